@@ -29,7 +29,7 @@ COMMANDS = {
     "install": "app.cli.install",
     "wheels": "app.cli.wheels",
     "download": "app.cli.download",
-    "probe": "app.cli.calibrate",
+    "benchmark": "app.cli.calibrate",
     "launch": "app.cli.launch",
     "watch": "app.cli.watch",
     "status": "app.cli.status",
@@ -47,6 +47,8 @@ COMMANDS = {
     "calibrate": "app.cli.calibrate",
     "notify": "app.cli.notify",
 }
+OLD_NAMES = {"probe": "benchmark"}
+"""Old name of a command -> its name. Old names work, and no help lists them."""
 DEFAULT = "serve"
 _NOT_INPUT = (
     "home_unusable",
@@ -65,7 +67,7 @@ _NOT_INPUT = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0 done, 1 the work failed, 2 the input is wrong."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = _with_new_name(sys.argv[1:] if arguments is None else arguments)
     lang = _language(words)
     name = next((word for word in words if word in COMMANDS), None)
     is_bare = not words or words[0].startswith("-")
@@ -87,6 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return 130
+
+
+def _with_new_name(words: Sequence[str]) -> list[str]:
+    """Return the words, with an old name of the command replaced. The command is the first word that names one."""
+    at = next((at for at, word in enumerate(words) if word in COMMANDS or word in OLD_NAMES), len(words))
+    return [*words[:at], *(OLD_NAMES.get(word, word) for word in words[at : at + 1]), *words[at + 1 :]]
 
 
 def _status(args: argparse.Namespace, lang: str) -> int:

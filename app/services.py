@@ -27,7 +27,7 @@ from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.controller import Controller
 from backend.runs.database import Database
-from backend.runs.records import Source
+from backend.runs.records import StartCheckpoint
 from backend.runs.retention import Retention
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ class Draft:
             self._store_mapping(copy.deepcopy(dict(mapping)))
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> StartCheckpoint | None:
         """The checkpoint with which a launch of the draft begins. None: no checkpoint."""
         with self._lock:
             return self._source
 
-    def set_source(self, source: Source | None) -> None:
+    def set_source(self, source: StartCheckpoint | None) -> None:
         """Set the checkpoint with which a launch begins."""
         with self._lock:
             self._store.set_draft_source(source.to_json() if source else None)
@@ -233,10 +233,10 @@ def _read(text: str | None) -> dict[str, object]:
     return copy.deepcopy(dict(FIRST_DRAFT if problem else mapping))
 
 
-def _read_source(text: str | None) -> Source | None:
+def _read_source(text: str | None) -> StartCheckpoint | None:
     """Return None for a text of another version that cannot be read."""
     try:
-        return Source.from_json(text) if text else None
+        return StartCheckpoint.from_json(text) if text else None
     except (ValueError, TypeError, KeyError):
         return None
 

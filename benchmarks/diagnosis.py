@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.runs.diagnosis.log_causes import category_of
+from backend.runs.diagnosis.log_causes import is_only_consequence, matches, probable
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,6 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     right = len(known) - len(wrong) - len(none)
     for title, count in (("right", right), ("wrong", len(wrong)), ("none", len(none))):
         print(f"{title:6} {count:4} of {len(known)}  {count / max(1, len(known)):6.1%}")
+
+
+def category_of(log: str) -> str | None:
+    """Return the category of the cause that a single log shows; None if it shows none, or several equally well."""
+    shown = probable(matches(log))
+    if not shown:
+        return "consequence_only" if is_only_consequence(log) else None
+    categories = {match.cause.category for match in shown}
+    return categories.pop() if len(categories) == 1 else None
 
 
 if __name__ == "__main__":

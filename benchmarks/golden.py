@@ -19,9 +19,9 @@ from backend.estimate.memory.stage import Trained, rank_parameters, stages
 from backend.estimate.memory.terms import GROUPED_BYTES, STATIC_BYTES, StageMemory
 from backend.estimate.model.layers import ModelLayers, has_experts
 from backend.estimate.plan import Plan
+from backend.job.memory_traits import MEGATRON_LM_MEMORY, MemoryTraits
 from backend.job.pipeline_layout import layers_of
 from backend.job.problems import ProblemsError
-from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
 from benchmarks.errors import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 from benchmarks.gpt_layers import VOCABULARIES, gpt_layers, number
 

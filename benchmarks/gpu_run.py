@@ -25,11 +25,10 @@ from backend.runs.launch.launch import BESIDE_ENTRY
 from backend.runs.tasks.calibration import FIRST_STEPS
 from benchmarks import gpu_model, gpu_pictures
 from benchmarks.gpu_grid import SIDE, TINIES, TINY_SIDE, Case, shared_values
+from tools.tiny_data import PICTURES_ENTRY
 
 LONG, SHORT, PICTURES = "long", "short", "pictures"
 ROWS = 64
-_ROLES = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
-_SEEN = {"formatting": "sharegpt", "columns": {"messages": "messages", "images": "images"}, "tags": _ROLES}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +60,7 @@ def prepare(bench: Bench) -> None:
     written: Mapping[str, tuple[list[Any], Mapping[str, Any]]] = {
         LONG: ([{"instruction": row["instruction"], "input": "", "output": answer} for row in rows], {}),
         SHORT: ([dict(row) for row in tiny_model.make_rows(64 * ROWS)], {}),
-        PICTURES: ([_seen(row, pictures[number % 4], answer) for number, row in enumerate(rows)], _SEEN),
+        PICTURES: ([_seen(row, pictures[number % 4], answer) for number, row in enumerate(rows)], PICTURES_ENTRY),
     }
     for name, (content, _) in written.items():
         (data / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")

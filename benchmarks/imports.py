@@ -20,7 +20,7 @@ from app.cli.import_yaml import find_file
 from app.text.imports import reason_of
 from backend.engines import check_engine
 from backend.engines.export import with_placeholders
-from backend.engines.importing import ASSUMED, Imported, Source, import_source, read_source
+from backend.engines.importing import ASSUMED, Imported, ImportedFile, import_source, read_source
 from backend.engines.yaml_text import to_yaml
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
@@ -42,7 +42,7 @@ class Outcome:
     path: Path
     refused: tuple[Problem, ...] = ()
     """Why it is no job here."""
-    source: Source | None = None
+    source: ImportedFile | None = None
     imported: Imported | None = None
     job: Job | None = None
     problems: tuple[Problem, ...] = ()

@@ -23,8 +23,8 @@ from backend.estimate.model.layers import ModelLayers
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan
+from backend.job.memory_traits import MEGATRON_LM_MEMORY, Fp8, MemoryTraits
 from backend.job.problems import ProblemsError
-from backend.job.traits import MEGATRON_LM_MEMORY, Fp8, MemoryTraits
 from benchmarks.errors import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 from benchmarks.habits import OLD_TE_LOSS_BYTES, habits_of, has_unknown_lengths
 from benchmarks.measured_hugging_face import gpu_gib, hugging_face_memory, is_hugging_face, reserved_of_row

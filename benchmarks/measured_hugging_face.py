@@ -14,8 +14,8 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import CopiedPart, copied_parts
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
+from backend.job.memory_traits import SINGLE_SCALES_BYTES, MemoryTraits
 from backend.job.model.operators import Activation, Attention, Linear, Norm
-from backend.job.traits import SINGLE_SCALES_BYTES, MemoryTraits
 from benchmarks.habits import habits_of, says_packing
 from benchmarks.machines import published_gpu
 from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits

@@ -9,8 +9,8 @@ from backend.estimate.memory.stage import Trained
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan
+from backend.job.memory_traits import MEGATRON_LM_MEMORY
 from backend.job.model import parse_model
-from backend.job.traits import MEGATRON_LM_MEMORY
 from benchmarks.habits import OLD_TE_LOSS_BYTES
 from benchmarks.shapes import DATA
 

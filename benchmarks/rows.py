@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.estimate.memory.stage import Trained
-from backend.job.traits import TRAITS, MemoryTraits
+from backend.job.memory_traits import MemoryTraits
+from backend.job.traits import TRAITS
 from benchmarks.shapes import NotModelled
 
 

@@ -16,9 +16,10 @@ from backend.estimate.plan import Plan, unsplit
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.efficiency import default_efficiency
 from backend.estimate.time.time_context import Execution, TimeContext
+from backend.job.memory_traits import MEGATRON_LM_MEMORY, MemoryTraits
 from backend.job.model.operators import Linear
 from backend.job.problems import ProblemsError
-from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
+from backend.job.traits import TRAITS
 from benchmarks.errors import Skip
 from benchmarks.habits import OLD_TE_LOSS_MOVED, Habits, habits_of
 from benchmarks.machines import machine_name, published_machine

@@ -11,7 +11,8 @@ from backend.estimate.model.layers import ModelLayers
 from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Gathered, Traffic, after_dropout
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.time_context import Execution
-from backend.job.traits import LIGER_LOSS_MOVED, TRAITS, EngineTraits, MemoryTraits
+from backend.job.memory_traits import LIGER_LOSS_MOVED, MemoryTraits
+from backend.job.traits import TRAITS, EngineTraits
 from benchmarks.habits import habits_of
 from benchmarks.shapes import NotModelled
 

@@ -20,7 +20,8 @@ IMAGES = (1, 2, 4)
 """Numbers of images per sample of GALLERIES, in turn."""
 
 _ROLES = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
-_SEEN = {"formatting": "sharegpt", "columns": {"messages": "messages", "images": "images"}, "tags": _ROLES}
+PICTURES_ENTRY = {"formatting": "sharegpt", "columns": {"messages": "messages", "images": "images"}, "tags": _ROLES}
+"""Entry of dataset_info.json for messages with images."""
 
 
 def write_datasets(folder: Path) -> None:
@@ -50,8 +51,8 @@ def write_datasets(folder: Path) -> None:
         PREFERENCE: (preference, {"ranking": True, "formatting": "sharegpt", "columns": columns}),
         FEEDBACK: (feedback, {"columns": judged}),
         TEXT: ([{"text": " ".join(row.values())} for row in rows], {"columns": {"prompt": "text"}}),
-        PICTURES: (pictures, _SEEN),
-        GALLERIES: (galleries, _SEEN),
+        PICTURES: (pictures, PICTURES_ENTRY),
+        GALLERIES: (galleries, PICTURES_ENTRY),
     }
     data = folder / DATA_FOLDER
     info = json.loads((data / "dataset_info.json").read_text())

@@ -1,4 +1,4 @@
-"""`megaboard probe` and `megaboard calibrate`: correct estimates by measurements of the cluster or of a run."""
+"""`megaboard benchmark` and `megaboard calibrate`: correct estimates by measurements of the cluster or of a run."""
 
 import argparse
 import dataclasses
@@ -26,19 +26,19 @@ from backend.runs.api import Measurement, RunMeasured, calibration_of_benchmark,
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Add the options of `probe` or `calibrate`."""
+    """Add the options of `benchmark` or `calibrate`."""
     option = parser.add_argument
-    if name == "probe":
+    if name == "benchmark":
         option("file", metavar="FILE", help=t(lang, "cli.file.help"))
         add_host_key_option(parser, lang)
     else:
         option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
     option("--keep", metavar="CLUSTER", nargs="?", const="", help=t(lang, "cli.keep.help"))
     option("--json", action="store_true", help=t(lang, "cli.json.help"))
-    parser.set_defaults(run=run_probe if name == "probe" else run_calibrate)
+    parser.set_defaults(run=run_benchmark if name == "benchmark" else run_calibrate)
 
 
-def run_probe(args: argparse.Namespace, lang: str) -> int:
+def run_benchmark(args: argparse.Namespace, lang: str) -> int:
     """Measure the speed of the nodes. Save it in a named cluster with --keep, or print it as YAML."""
     job, problems = read_job(args.file, home_path())
     refuse_errors([*problems, *check_nodes(job)])
@@ -75,13 +75,17 @@ def run_calibrate(args: argparse.Namespace, lang: str) -> int:
 def speeds_text(speeds: Speeds, job: Job, lang: str) -> str:
     """Return the speeds as text: TFLOP/s, bus bandwidths, and a table of bandwidths by message size."""
     values = {"device": speeds.device, "precision": speeds.precision, "tflops": number(speeds.matmul_tflops, 3)}
-    lines = [t(lang, "cli.probe.product", ranks=job.world_size, **values)]
+    lines = [t(lang, "cli.benchmark.product", ranks=job.world_size, **values)]
     for name, best in (("intra", speeds.intra_node_bus_gb_per_s), ("inter", speeds.inter_node_bus_gb_per_s)):
         if best is not None:
-            lines.append(t(lang, f"cli.probe.{name}", best=number(best)))
+            lines.append(t(lang, f"cli.benchmark.{name}", best=number(best)))
     sizes = sorted({size for by_size in speeds.sizes.values() for size in by_size})
     if sizes:
-        head = [t(lang, "cli.probe.size"), t(lang, "cli.probe.intra.short"), t(lang, "cli.probe.inter.short")]
+        head = [
+            t(lang, "cli.benchmark.size"),
+            t(lang, "cli.benchmark.intra.short"),
+            t(lang, "cli.benchmark.inter.short"),
+        ]
         rows = [
             [f"{size} MiB", *(number(speeds.sizes[name].get(size)) for name in ("intra", "inter"))] for size in sizes
         ]

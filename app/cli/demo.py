@@ -15,7 +15,7 @@ from app.demo import tiny_model
 from app.demo.job import demo_job, demo_name
 from app.demo.local_nodes import DemoError, LocalNodes, find_sshd
 from app.demo.node_environment import NodeEnvironmentError, base_python, build, cache_folder, is_ready
-from app.home import home_path, make_home, store_path
+from app.home import home_path, make_home, save_cluster, store_path
 from app.private_file import PrivateFileError
 from app.text import t
 from app.web.binding import ServerError
@@ -101,9 +101,7 @@ def save_demo_job(home: Path, job: dict[str, Any]) -> bool:
     Returns whether the draft is the unchanged job of the demo.
     """
     cluster = job["cluster"]
-    clusters = home / "clusters"
-    clusters.mkdir(mode=0o700, exist_ok=True)
-    (clusters / "demo.yaml").write_text(dump_mapping(cluster), encoding="utf-8")
+    save_cluster(home, "demo", cluster, replace=True)
     database = Database.open(store_path(home))
     try:
         text = database.store.get_draft()

@@ -13,7 +13,7 @@ from app.jobfile import base_folder, read_json, read_text
 from app.text import render_problem, t
 from app.text.imports import line_json, reason_of, shown, target_of
 from backend.engines import check_engine
-from backend.engines.importing import ASSUMED, Imported, ImportLine, Source, import_source, read_source
+from backend.engines.importing import ASSUMED, Imported, ImportedFile, ImportLine, import_source, read_source
 from backend.job.mapping import dump_job, load_mapping, parse_job
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import check
@@ -84,7 +84,7 @@ def _to_json(imported: Imported, problems: Sequence[Problem], lang: str) -> dict
     }
 
 
-def _cluster(args: argparse.Namespace, source: Source) -> tuple[Mapping[str, Any], list[Problem]]:
+def _cluster(args: argparse.Namespace, source: ImportedFile) -> tuple[Mapping[str, Any], list[Problem]]:
     """Return the cluster that the options and the file describe, and a note if they describe none."""
     keys = ("gpu", "nodes", "gpus_per_node")
     options = {key: getattr(args, key) for key in keys if getattr(args, key) is not None}

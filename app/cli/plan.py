@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.output import DONE, FAILED, WRONG_INPUT, print_json, print_object, print_problems
-from app.cli.tables import AXES, estimate_text, plans_text, strategies_text
+from app.cli.tables import estimate_text, plans_text, strategies_text
 from app.home import home_path
 from app.jobfile import base_folder, load_json, open_text, read_job, read_mapping, refuse_errors, resolve_job
 from app.text import render_problem, t
@@ -41,6 +41,7 @@ from backend.planning import (
     unequal_stages,
     why_not,
 )
+from backend.planning.space import SIZES
 from backend.planning.why_not import SHORT
 
 DEFAULT_TOP = 20
@@ -235,7 +236,7 @@ def _plan_json(candidate: Candidate, lang: str) -> dict[str, Any]:
     problems = [*candidate.warnings, *over_memory(candidate.job, figures), *over_host_memory(candidate.job, figures)]
     return {
         **to_json(figures, (render_problem(lang, problem) for problem in problems)),
-        "parallel": {axis: getattr(parallel, axis) if candidate.job.traits.is_megatron else 1 for axis in AXES},
+        "parallel": {name: getattr(parallel, name) if candidate.job.traits.is_megatron else 1 for name in SIZES},
         "engine": candidate.job.engine,
         "micro_batch_size": candidate.job.training.micro_batch_size,
         "recompute": candidate.job.recompute,

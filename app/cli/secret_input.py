@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from app.text import t
 from app.web.audit import Audit
+from backend.cluster.ssh import passphrases
 from backend.cluster.ssh.passphrases import PASSPHRASES
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.rank_secrets import FIELD, SECRETS, refuse
 
 A = TypeVar("A")
 
-_PASSPHRASE_CODES = frozenset({"passphrase_needed", "passphrase_wrong"})
 TRIES = 3
 """Number of prompts for a passphrase."""
 
@@ -75,4 +75,4 @@ def with_passphrases(lang: str, audit: Audit, call: Callable[[], A], action: str
 
 
 def _locked(problems: tuple[Problem, ...]) -> list[str]:
-    return sorted({str(problem.values["identity_file"]) for problem in problems if problem.code in _PASSPHRASE_CODES})
+    return sorted({str(problem.values["identity_file"]) for problem in problems if problem.code in passphrases.CODES})

@@ -17,14 +17,11 @@ from app.text.plans import (
     rounded,
     spends_words,
 )
-from backend.estimate import Estimate, is_close, over_gpu_gib, speed_up
+from backend.estimate import TERMS, Estimate, is_close, over_gpu_gib, speed_up
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.planning import Candidate, Plans, Strategy
-from backend.planning.space import CUT
-
-TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
-AXES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
+from backend.planning.space import CUT, SIZES
 
 
 def estimate_text(job: Job, figures: Estimate, lang: str) -> str:
@@ -49,7 +46,7 @@ def estimate_text(job: Job, figures: Estimate, lang: str) -> str:
     if figures.calibrated_on:
         lines.append(t(lang, "cli.estimate.calibrated", run=figures.calibrated_on))
     if figures.probed_on:
-        lines.append(t(lang, "cli.estimate.probed", day=figures.probed_on))
+        lines.append(t(lang, "cli.estimate.benchmarked", day=figures.probed_on))
     if figures.host_memory_gib:
         lines.append(t(lang, "cli.estimate.host", memory=number(figures.host_memory_gib, 1)))
     return "\n".join(lines) + "\n"
@@ -100,9 +97,9 @@ def _columns(shown: Sequence[Candidate], lang: str) -> dict[str, list[str]]:
     """Return the cells by heading. A parallel size that is 1 in every plan has no column, except TP and PP."""
     jobs, estimates = [plan.job for plan in shown], [plan.estimate for plan in shown]
     columns = {t(lang, "cli.plan.engine"): [t(lang, f"wizard.engine.{job.engine}") for job in jobs]}
-    for title, axis in zip(("TP", "PP", "VPP", "CP", "EP", "ETP"), AXES, strict=True):
-        sizes = [getattr(job.parallel, axis) for job in jobs]
-        if axis in AXES[:2] or any(size > 1 for size in sizes):
+    for title, name in zip(("TP", "PP", "VPP", "CP", "EP", "ETP"), SIZES, strict=True):
+        sizes = [getattr(job.parallel, name) for job in jobs]
+        if name in SIZES[:2] or any(size > 1 for size in sizes):
             columns[title] = [number(size) for size in sizes]
     columns |= {
         "DP": [number(job.data_parallel) for job in jobs],

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app.private_file import write_atomically
 from backend.job.cluster import Host
 from backend.node.supervisor.processes import Process, find_process, read_process, send_signal
 
@@ -184,10 +185,10 @@ class LocalNodes:
         return {int(rank): node for rank, node in nodes.items()}
 
     def _record(self, nodes: Mapping[int, Mapping[str, int]]) -> None:
-        _replace(self.folder / "nodes.json", json.dumps(nodes))
+        write_atomically(self.folder / "nodes.json", json.dumps(nodes), replace=True)
         keys = {rank: (self.folder / f"host{rank}.pub").read_text().split()[:2] for rank in nodes}
         lines = [f"[127.0.0.1]:{node['port']} {' '.join(keys[rank])}\n" for rank, node in nodes.items()]
-        _replace(self.folder / "known_hosts", "".join(lines))
+        write_atomically(self.folder / "known_hosts", "".join(lines), replace=True)
 
 
 def find_sshd() -> str:
@@ -203,12 +204,6 @@ def find_sshd() -> str:
 def _install_command() -> str:
     managers = (tool for tool in _INSTALL_SSHD if shutil.which(tool))
     return "sudo " + _INSTALL_SSHD[next(managers, "apt-get")]
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def _start_of(pid: int) -> int:

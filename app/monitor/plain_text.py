@@ -13,7 +13,7 @@ LINE_LIMIT = 4000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lines:
+class ShownLines:
     """Lines ready to show. `is_open`: the last line will be overwritten, for example a progress bar."""
 
     lines: tuple[str, ...]
@@ -25,14 +25,14 @@ def complete(data: bytes) -> bytes:
     return data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1]
 
 
-def to_lines(data: bytes) -> Lines:
+def to_lines(data: bytes) -> ShownLines:
     """Decode, drop escape sequences and control characters, and keep the newest state of overwritten lines."""
     text = _CONTROL.sub("", _ESCAPE.sub("", decoded(data).replace("\r\n", "\n")))
     lines = [_last_state(line) for line in redact(text).split("\n")]
     is_open = text.endswith("\r")
     if lines and not lines[-1] and not is_open:
         lines.pop()
-    return Lines(lines=tuple(_short(line) for line in lines), is_open=is_open)
+    return ShownLines(lines=tuple(_short(line) for line in lines), is_open=is_open)
 
 
 def _last_state(line: str) -> str:

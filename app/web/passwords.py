@@ -4,12 +4,11 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.private_file import PrivateFileError, read_private
+from app.private_file import PrivateFileError, read_private, write_atomically
 
 SHORTEST = 12
 """Minimum length of a chosen password. A generated one has 20 of 32 letters, which is 100 bits."""
@@ -84,10 +83,8 @@ def load_hash(home: Path) -> PasswordHash | None:
 def store_hash(home: Path, hashed: PasswordHash) -> None:
     """Store the hash for the next start. Only this user can read it."""
     stored = {"salt": base64.b64encode(hashed.salt).decode(), "digest": base64.b64encode(hashed.digest).decode()}
-    temporary = home / "password.json.new"
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump({"protocol": 1, "scrypt": {"n": hashed.cost, "r": 8, "p": 1}, **stored}, file)
-    temporary.replace(home / "password.json")
+    text = json.dumps({"protocol": 1, "scrypt": {"n": hashed.cost, "r": 8, "p": 1}, **stored})
+    write_atomically(home / "password.json", text, replace=True)
 
 
 def _scrypt(password: str, salt: bytes, cost: int) -> bytes:

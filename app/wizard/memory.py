@@ -3,15 +3,12 @@
 from typing import Any
 
 from app.wizard.draft_state import DraftState
-from backend.estimate import Estimate, Product, StageEstimate, explain
+from backend.estimate import TERMS, Estimate, Product, StageEstimate, explain
 from backend.estimate.plan import plan_of
 from backend.job.attention import is_fused
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
-
-TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
-"""Terms of the memory that torch allocates, in the order of the stack."""
 
 
 def memory(state: DraftState) -> dict[str, Any] | None:

@@ -7,11 +7,11 @@ from typing import Any
 
 from app.text import has, render_problem, t
 from app.wizard.fields import Form, label_of, table, value_words
+from backend.cluster.ssh import passphrases
 from backend.job.problems import Problem
 from backend.planning.space import SIZES
 
 _MISSING = frozenset({"needed_for_launch", "no_environment", "hosts_not_nodes"})
-_LOCKED = frozenset({"passphrase_needed", "passphrase_wrong"})
 _STEP_OF = {"cluster": "hardware", "model": "model", "training": "training", "name": "training", "parallel": "plan"}
 
 
@@ -41,7 +41,7 @@ def in_words(form: Form, problem: Problem, *, for_launch: bool = False) -> dict[
     return {**words, "severity": severity, "at": path or "", "step": step, "label": label,
             "edits": edits or None, "choices": _choices(form.lang, problem),
             "apply": _apply_words(form.lang, path, edits),
-            "unlock": problem.values["identity_file"] if problem.code in _LOCKED else None}  # fmt: skip
+            "unlock": problem.values["identity_file"] if problem.code in passphrases.CODES else None}  # fmt: skip
 
 
 def widget_of(form: Form, problem: Problem) -> str | None:

@@ -81,7 +81,7 @@ def _lines(known: Calibration, gpu: str | Mapping[str, Any], lang: str) -> list[
         engine = t(lang, f"choice.engine.{known.engine}") if known.engine else "-"
         lines.append(t(lang, "wizard.calibration.memory", ratio=_number(known.memory_ratio), engine=engine, **run))
     if speeds := speeds_words(known, lang):
-        lines.append(t(lang, "wizard.calibration.probe", day=known.probe_date or "-", speeds=speeds))
+        lines.append(t(lang, "wizard.calibration.benchmark", day=known.probe_date or "-", speeds=speeds))
     return lines
 
 

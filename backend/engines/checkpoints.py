@@ -17,12 +17,13 @@ from backend.job.job import Job
 Choice = tuple[str, ...]
 """Paths below the checkpoint's folder; one of them must exist."""
 
-_WEIGHTS: Choice = (
+WEIGHTS: Choice = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+"""A whole model as transformers saves it."""
 _ADAPTER: Choice = ("adapter_model.safetensors", "adapter_model.bin")
 _METADATA = ".metadata"
 """Metadata file: torch.distributed.checkpoint renames it into place when every rank has written its part."""
@@ -97,7 +98,7 @@ def needed(job: Job, step: int, ranks: Iterable[int], files: frozenset[str]) -> 
     if job.traits.is_fsdp:
         model = ("pytorch_model_fsdp.bin", f"pytorch_model_fsdp_0/{_METADATA}")
         return [*choices, model, ("optimizer.bin", f"optimizer_0/{_METADATA}")]
-    return [*choices, _ADAPTER if job.training.method in ("lora", "qlora") else _WEIGHTS, ("optimizer.pt",)]
+    return [*choices, _ADAPTER if job.training.method in ("lora", "qlora") else WEIGHTS, ("optimizer.pt",)]
 
 
 def _deepspeed(job: Job, step: int, ranks: Iterable[int]) -> list[Choice]:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
+from backend.engines.shell_text import path_word, program_words, setup_line, variable_lines
 from backend.job.cluster import Environment, Host
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of, needs_template
@@ -154,19 +155,17 @@ def for_plain_scripts(variables: Mapping[str, str]) -> dict[str, str]:
 
 def _node_script(job: Job, rank: int, variables: Mapping[str, str], plain: str) -> str:
     environment = environment_of(job, rank) or Environment(python="python3")
-    python = _path(environment.python)
     return _NODE.format(
         rank=rank,
         nodes=job.cluster.nodes,
         name=job.name,
-        setup=f"source {_path(environment.setup)}\n" if environment.setup else "",
-        path=_path(str(PurePosixPath(environment.python).parent)),
-        variables="\n".join(f"  {name}={shlex.quote(text)}" for name, text in variables.items()),
+        setup=setup_line(environment.setup),
+        path=path_word(str(PurePosixPath(environment.python).parent)),
+        variables=variable_lines(variables),
         ranks=job.cluster.gpus_per_node,
         master=shlex.quote(job.cluster.hosts[0].dialled_address),
         port=job.cluster.port_range[0],
-        # env reads a word that contains = as a variable; nice reads it as a program.
-        python=f"nice -n 0 {python}" if "=" in python else python,
+        python=program_words(environment.python),
         plain=plain,
     )
 
@@ -175,7 +174,7 @@ def _launch_script(job: Job, files: Iterable[str]) -> str:
     return _LAUNCH.format(
         name=job.name,
         nodes=job.cluster.nodes,
-        folder=shlex.quote(_path(f"{job.cluster.run_root}/plain/{job.name}")),
+        folder=shlex.quote(path_word(f"{job.cluster.run_root}/plain/{job.name}")),
         files=" ".join(files),
         each="\n".join(f'  "$1" {rank} {_ssh_arguments(host)}' for rank, host in enumerate(job.cluster.hosts)),
     )
@@ -186,13 +185,6 @@ def _ssh_arguments(host: Host) -> str:
     if host.proxy_jump:
         arguments += ["-J", shlex.quote(host.proxy_jump)]
     if host.identity_file:
-        arguments += ["-i", _path(host.identity_file)]
+        arguments += ["-i", path_word(host.identity_file)]
     destination = f"{host.user}@{host.address}" if host.user else host.address
     return " ".join([*arguments, "--", shlex.quote(destination)])
-
-
-def _path(path: str) -> str:
-    """Return a path as one word of a shell command. A leading ~ stays the home folder of the user who runs it."""
-    if path.startswith("~/"):
-        return '"$HOME"/' + shlex.quote(path[2:])
-    return shlex.quote(path)

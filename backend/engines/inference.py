@@ -4,13 +4,10 @@ Keys: LLaMA-Factory 0.9.5 src/llamafactory/hparams/{model_args,data_args,generat
 parser.py refuses the keys of a training.
 """
 
-from collections.abc import Mapping
-
 from backend.engines import data_config
+from backend.engines.keys import DTYPES
 from backend.job.job import Job
 
-DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-"""The job's precision -> `infer_dtype`."""
 _KEPT = (
     "template", "default_system", "tool_format", "enable_thinking", "preserve_thinking", "mask_history",
     "trust_remote_code",

@@ -11,6 +11,8 @@ from backend.job.pipeline_layout import with_mtp
 
 EXPERTS = ("parallel.expert", "parallel.expert_tensor", "parallel.moe_token_dispatcher", "parallel.moe_grouped_gemm")
 """Paths of the expert parameters of Megatron-Core, for any engine."""
+DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""training.precision -> the name of the dtype in torch, LLaMA-Factory (`infer_dtype`) and ms-swift (`torch_dtype`)."""
 
 
 @cache

@@ -6,12 +6,12 @@ PET_ variables are those that the controller gives a container of a torch runtim
 """
 
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
+from backend.engines.shell_text import program_words, variable_lines
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of, job_folders
 
@@ -47,8 +47,8 @@ def manifests(job: Job, variables: Mapping[str, str], files: Mapping[str, str], 
         nodes=job.cluster.nodes,
         folder=FOLDER,
         ranks=job.cluster.gpus_per_node,
-        variables="\n".join(f"  {name}={shlex.quote(text)}" for name, text in variables.items()),
-        python=shlex.quote(environment.python if environment and container else "python3"),
+        variables=variable_lines(variables),
+        python=program_words(environment.python if environment and container else "python3"),
         plain=plain,
     )
     name, image = _name(job), container.image if container else IMAGE

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from backend.engines.placement import Rendered
+from backend.engines.shell_text import path_word, program_words, setup_line, variable_lines
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -159,11 +160,11 @@ def exported_slurm_files(job: Job, variables: Mapping[str, str], plain: str) -> 
     node = _NODE.format(
         name=job.name,
         script=SCRIPT,
-        setup=f"source {_path(environment.setup)}\n" if environment.setup else "",
-        path=_path(environment.python.rpartition("/")[0] or "/"),
+        setup=setup_line(environment.setup),
+        path=path_word(environment.python.rpartition("/")[0] or "/"),
         ranks=job.cluster.gpus_per_node,
-        variables="\n".join(f"  {name}={shlex.quote(text)}" for name, text in variables.items()),
-        python=_path(environment.python),
+        variables=variable_lines(variables),
+        python=program_words(environment.python),
         plain=plain,
     )
     return {SCRIPT: script, "node.sh": node}
@@ -178,8 +179,3 @@ def _container_options(job: Job, folders: Sequence[str]) -> str:
     mounts = ",".join(dict.fromkeys(f"{path}:{path}" for path in paths if path))
     options = [f"--container-image={scheduler.container}", f"--container-mounts={mounts}"]
     return " " + shlex.join(options)
-
-
-def _path(path: str) -> str:
-    """Return a path as one word of a shell command. A leading ~ stays the home folder of the user who runs it."""
-    return '"$HOME"/' + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)

@@ -16,7 +16,6 @@ from backend.job.problems import Problem
 _COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "rm": "rlhf", "dpo": "rlhf", "kto": "rlhf", "grpo": "rlhf"}
 _OWN_TRAINERS = ("orpo", "simpo")
 """Losses of DPO that ms-swift has as kinds of RLHF."""
-DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def swift_command(target: Target) -> str:

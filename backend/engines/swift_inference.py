@@ -6,7 +6,8 @@ leave open from there, such as the system text (base_args.py load_args_from_ckpt
 
 from backend.engines import data_config
 from backend.engines.engine import target_of
-from backend.engines.swift import DTYPES, swift_command
+from backend.engines.keys import DTYPES
+from backend.engines.swift import swift_command
 from backend.job.job import Job
 
 _KEPT = (

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 
 from backend.engines.engine import Engine, Target
-from backend.engines.keys import EXPERTS, carried, layout_key, owned_keys
+from backend.engines.keys import DTYPES, EXPERTS, carried, layout_key, owned_keys
 from backend.engines.llamafactory import lowest_rate, precision
-from backend.engines.swift import DTYPES, data_config, method_config, records_config, swift_command, swift_notes
+from backend.engines.swift import data_config, method_config, records_config, swift_command, swift_notes
 from backend.job.problems import Problem
 
 SCHEDULERS: Mapping[str, str] = {

@@ -9,11 +9,10 @@ import json
 from collections.abc import Mapping
 
 from backend.engines.engine import Engine, Target
-from backend.engines.keys import carried, owned_keys
+from backend.engines.keys import DTYPES, carried, owned_keys
 from backend.engines.llamafactory import cpu_config, lowest_rate, precision
 from backend.engines.llamafactory_zero import DEEPSPEED, deepspeed_config
 from backend.engines.swift import (
-    DTYPES,
     data_config,
     data_names,
     method_config,

@@ -13,7 +13,7 @@ from backend.estimate.estimate import (
     estimate_memory,
     estimate_resolved,
 )
-from backend.estimate.memory.explain import explain
+from backend.estimate.memory.explain import TERMS, explain
 from backend.estimate.memory.fit import (
     accuracy_of,
     is_close,
@@ -34,6 +34,7 @@ from backend.estimate.time.host_wait import waits_for_host
 from backend.estimate.time.speed_up import speed_up
 
 __all__ = [
+    "TERMS",
     "Estimate",
     "MemoryEstimate",
     "Product",

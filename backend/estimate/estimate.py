@@ -38,12 +38,12 @@ from backend.estimate.time.timing import Speed, speed_of
 from backend.job import liger
 from backend.job.attention import is_fused, masks_packs, stores_scores
 from backend.job.job import Job
+from backend.job.memory_traits import MemoryTraits
 from backend.job.model import ModelShape
 from backend.job.mtp import counted_layers
 from backend.job.presets import Gpu, expected_errors, resolve_gpu, resolve_model
 from backend.job.rules.adapters import adapted_modules
 from backend.job.trained import ignores_freezing
-from backend.job.traits import MemoryTraits
 
 GIB = 2.0**30
 

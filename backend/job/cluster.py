@@ -260,7 +260,7 @@ class Cluster:
     install: Install = field(default_factory=Install)
     """How `megaboard install` makes an environment."""
     calibration: Calibration = field(default_factory=Calibration)
-    """Written by `megaboard calibrate` and `megaboard probe`."""
+    """Written by `megaboard calibrate` and `megaboard benchmark`."""
     hosts: tuple[Host, ...] = parameter(())
     """May be empty for planning."""
     spares: tuple[Host, ...] = parameter(())

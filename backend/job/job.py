@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from backend.job.cluster import Cluster
 from backend.job.lengths import cut_mean
+from backend.job.memory_traits import Offload
 from backend.job.parameters import parameter
 from backend.job.patterns import HUB, HUB_ADDRESS, LAYOUT, NAME, NODE_PATH, PRINTABLE
 from backend.job.stored_property import stored_property
 from backend.job.training import Training
-from backend.job.traits import TRAITS, EngineName, EngineTraits, Offload
+from backend.job.traits import TRAITS, EngineName, EngineTraits
 
 Recompute = Literal["none", "selective", "full"]
 RecomputeModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"]

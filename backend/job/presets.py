@@ -139,8 +139,6 @@ class ExpectedError:
 
     median: float
     """Median of the absolute errors, as a fraction of the measurement."""
-    low_share: float
-    """Share of the rows whose estimate was below the measurement."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

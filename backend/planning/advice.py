@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
-from backend.estimate import over_gpu_gib
+from backend.estimate import TERMS, over_gpu_gib
 from backend.job.batch import planned_batch
 from backend.job.job import Job
 from backend.job.mapping import with_values
@@ -31,7 +31,6 @@ _SETTINGS: Mapping[StrategyKey, tuple[str, str]] = {
 }
 """Strategy -> (the engine's name without its environment, training.method)."""
 ADAPTERS = ("lora", "qlora")
-TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

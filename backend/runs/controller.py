@@ -29,7 +29,7 @@ from backend.runs.launch.resume import Checkpoints, find_checkpoints, find_sourc
 from backend.runs.model_chat import Chats
 from backend.runs.node_tasks import NodeTasks
 from backend.runs.rank_secrets import ApiKeys
-from backend.runs.records import Point, RunLabels, RunSnapshot, RunSummary, Source
+from backend.runs.records import Point, RunLabels, RunSnapshot, RunSummary, StartCheckpoint
 from backend.runs.runner import Runner
 from backend.runs.states import RunState
 from backend.runs.store import attempts, metrics, node_replacement, queue_order, run_labels
@@ -238,7 +238,7 @@ class Controller:
         self._audit("accept_warnings", run=run_id, warnings=sorted(accepted))
         self.resume(run_id, checkpoint=policy.step, queue=True, accepted_warnings=accepted)
 
-    def find_source(self, run_id: str, step: int | None, job: Job | None = None) -> Source:
+    def find_source(self, run_id: str, step: int | None, job: Job | None = None) -> StartCheckpoint:
         """Return a checkpoint that another run can start from: the checkpoint of a step, or the newest complete one.
 
         `job`: the job of the other run. Then also check that its plan can load the checkpoint and that all its nodes

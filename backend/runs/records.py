@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.collect.node_records import Exit, Gpu, Stopped
+from backend.runs.collect.node_records import Exit, GpuOfBeat, Stopped
 from backend.runs.collect.node_records import Stuck as StuckProcess
 from backend.runs.diagnosis.findings import Hang, Straggler
 from backend.runs.states import EventKind, RunState
@@ -86,7 +86,7 @@ class NodeSnapshot:
     """pending, starting, running, unreachable, unseen, stopping, finished, failed, stopped or lost."""
     heartbeat_age_s: float | None = None
     """Time since the newest heartbeat arrived."""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuOfBeat, ...] = ()
     host: Mapping[str, Any] = field(default_factory=dict)
     """load1, memory_used_mib, memory_total_mib, disk_free_mib of the newest heartbeat."""
     members: int = 0
@@ -235,7 +235,7 @@ class RunSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class StartCheckpoint:
     """The checkpoint of another run that a run starts from."""
 
     run: str
@@ -246,7 +246,7 @@ class Source:
     """The fields of the other run's plan that a plan must share to load it (engines/resharding.py)."""
 
     @classmethod
-    def from_json(cls, text: str) -> "Source":
+    def from_json(cls, text: str) -> "StartCheckpoint":
         """Read the text of `to_json`."""
         values = json.loads(text)
         return cls(**{**values, "bound": tuple(values["bound"])})

@@ -10,7 +10,6 @@ export const grouped = (value) => value.toLocaleString("en");
 export const percent = (value) => `${value ? (100 * value).toFixed(1) : 0}%`;
 // The ends of an interval have fewer digits than a figure.
 export const short = (value) => value >= 10 ? grouped(Math.round(value)) : value >= 1 ? value.toFixed(1) : rounded(value, 2);
-export const hourCount = (value) => value < 0.1 ? rounded(value, 1) : value.toFixed(value < 1 ? 2 : value < 10 ? 1 : 0);
 
 // Example: 7.62 B.
 export function count(value) {

@@ -49,7 +49,7 @@ function certainty(time) {
   return sentences([time.calibrated_on && t("wizard.time.calibrated", { run: time.calibrated_on }),
     time.padding && t("wizard.time.padding", { share: share(time.padding) }),
     time.error && errorWords("time", time.error),
-    time.probed_on && t("wizard.time.probed", { day: time.probed_on })]);
+    time.probed_on && t("wizard.time.benchmarked", { day: time.probed_on })]);
 }
 
 function waterfall(time) {

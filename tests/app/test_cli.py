@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from app.cli.output import table
-from app.main import COMMANDS, main
+from app.main import COMMANDS, OLD_NAMES, main
 from app.text import LANGUAGES, t
 from app.text.plans import rounded
 from backend import __version__
@@ -73,6 +73,15 @@ def test_every_command_has_help_in_both_languages(run, command):
         status, out, _ = run("--lang", lang, command, "--help")
         assert status == 0
         assert ("语言" in out) == (lang == "zh")
+
+
+@pytest.mark.parametrize("old", OLD_NAMES)
+def test_the_old_name_of_a_command_works_and_may_be_the_name_of_a_file(run, old):
+    status, out, _ = run("--lang", "zh", old, "--help")
+    assert (status, out) == run("--lang", "zh", OLD_NAMES[old], "--help")[:2]
+    assert f" {old} " not in run("--help")[1]
+    status, _, err = run("estimate", old)
+    assert (status, f"/{old}" in err or f" {old}" in err) == (2, True)
 
 
 def test_an_unknown_command_or_option_is_wrong_input(run):

@@ -1,4 +1,4 @@
-"""`megaboard calibrate` on stored runs, and the output of `megaboard probe` for measured speeds."""
+"""`megaboard calibrate` on stored runs, and the output of `megaboard benchmark` for measured speeds."""
 
 import errno
 import json

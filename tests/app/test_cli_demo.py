@@ -75,6 +75,7 @@ def test_a_new_demo_has_its_job_as_the_draft(tmp_path: Path, job: dict[str, Any]
     assert save_demo_job(tmp_path, job) is True
     assert draft_in(tmp_path) == job
     assert save_demo_job(tmp_path, job) is True, "started again without an edit"
+    assert (tmp_path / "clusters" / "demo.yaml").stat().st_mode & 0o777 == 0o600
 
 
 def test_an_edited_draft_is_kept_and_not_reported_as_the_demo_s_job(tmp_path, job):

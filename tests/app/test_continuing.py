@@ -20,12 +20,12 @@ from app.wizard.review import archive
 from app.wizard.strategies import strategies_of
 from backend.engines.resharding import check_source
 from backend.job.mapping import dump_job, with_values
-from backend.runs.records import Source
+from backend.runs.records import StartCheckpoint
 from backend.runs.store import run_store
 from tests.app.conftest import READY
 
 SIZES = ("parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline")
-MARK = Source(run="before", step=40, folder="/runs/before/checkpoint-40", bound=SIZES)
+MARK = StartCheckpoint(run="before", step=40, folder="/runs/before/checkpoint-40", bound=SIZES)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_what_the_checkpoint_cannot_be_loaded_into_is_reported_with_the_edit_tha
     assert (problem.code, problem.field, problem.severity) == ("checkpoint_bound_to_plan", "parallel.tensor", "error")
     assert change(services, problem.edit) == ()
     assert continuing.load_problems(services, reading(services).job) == []
-    services.draft.set_source(Source(run="gone", step=1, folder="/x"))
+    services.draft.set_source(StartCheckpoint(run="gone", step=1, folder="/x"))
     assert [item.code for item in continuing.load_problems(services, reading(services).job)] == ["unknown_run"]
 
 

@@ -1,23 +1,14 @@
 """nvidia-smi as real drivers answer it. The source of each text is beside it."""
 
-from typing import Any
-
 import pytest
 
 from backend.cluster.inventory.gpus import Gpus, link_words, read_gpus
 from backend.node.nvidia_smi import read_count
-
-
-def said(query: str, **more: str) -> dict[str, Any]:
-    """Return nvidia-smi's answers with `query` for the question of that name, `more` for others, and nothing for the
-    rest."""
-    none = dict.fromkeys(("more", "errors", "power", "rows", "apps", "list", "topo", "table"), "")
-    texts = {"query": query, **none, **more}
-    return {name: {"code": 0, "out": text, "err": ""} for name, text in texts.items()}
+from tests.cluster.gang import smi
 
 
 def read(query: str, owners: dict[str, str] | None = None, **more: str) -> Gpus:
-    return read_gpus(said(query, **more), owners or {})
+    return read_gpus(smi(query, **more), owners or {})
 
 
 H100 = "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 81559, 4, 570.124.06\n"
@@ -101,17 +92,17 @@ def test_a_lost_gpu_that_leaves_its_row_has_a_fault(word: str) -> None:
 def test_a_driver_that_does_not_answer_is_reported() -> None:
     # https://github.com/lyulyul/shine-cluster/issues/30
     err = "Failed to initialize NVML: Driver/library version mismatch\n"
-    smi = {**said(""), "query": {"code": 18, "out": err, "err": ""}}
-    assert read_gpus(smi, {}).trouble == err.strip()
-    hangs = {**said(""), "query": {"code": None, "out": "", "err": "no answer within 20 s"}}
+    answer = {**smi(""), "query": {"code": 18, "out": err, "err": ""}}
+    assert read_gpus(answer, {}).trouble == err.strip()
+    hangs = {**smi(""), "query": {"code": None, "out": "", "err": "no answer within 20 s"}}
     assert read_gpus(hangs, {}) == Gpus(is_nvidia=True, trouble="no answer within 20 s")
 
 
 def test_no_devices_is_no_gpu_and_reported() -> None:
     # The words: https://github.com/NVIDIA/open-gpu-kernel-modules/issues/862. Status 6, "a query to find an object was
     # unsuccessful": https://docs.nvidia.com/deploy/nvidia-smi/index.html, under Return Value.
-    smi = {**said(""), "query": {"code": 6, "out": "No devices were found\n", "err": ""}}
-    assert read_gpus(smi, {}) == Gpus(is_nvidia=True, trouble="No devices were found")
+    answer = {**smi(""), "query": {"code": 6, "out": "No devices were found\n", "err": ""}}
+    assert read_gpus(answer, {}) == Gpus(is_nvidia=True, trouble="No devices were found")
 
 
 def test_processes_are_read_with_who_runs_them() -> None:

@@ -13,7 +13,7 @@ from app.text import LANGUAGES, catalogue
 from backend.job.mapping import parameters
 from backend.runs.diagnosis import log_causes
 from backend.runs.diagnosis.cause_catalogue import Cause, by_code, causes, literal_of
-from backend.runs.diagnosis.log_causes import category_of
+from benchmarks.diagnosis import category_of
 from tools import write_causes
 
 FOLDER = Path(__file__).parent

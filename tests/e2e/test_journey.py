@@ -20,7 +20,7 @@ from app.text import t
 from backend.runs.store import metrics
 from backend.runs.store.store import Store
 from tests.nodes import needs_node_environment
-from tests.ui.browser import box, expect, go, needs_chromium, until
+from tests.ui.browser import STEPS, box, expect, go, needs_chromium, until
 from tests.waiting import wait_for, whole_lines
 from tools.browser import PASSWORD, VIEWPORT, Server, chromium, without_faults
 
@@ -30,7 +30,6 @@ NODES = 2
 FIRST_STEP_WITHIN_S = 400
 BUILT_WITHIN_S = 1800
 """The first demo of an installed wheel builds the environment of its nodes."""
-STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 
 pytestmark = [
     pytest.mark.e2e,

@@ -64,3 +64,16 @@ def test_a_value_with_shell_syntax_is_refused(name: str, value: str) -> None:
     job, problems = load_job(text)
     assert job is None
     assert [(problem.code, problem.field) for problem in problems] == [("bad_format", f"cluster.scheduler.{name}")]
+
+
+def test_a_python_whose_path_has_an_equals_sign_is_started_and_not_read_as_a_variable(tmp_path: Path) -> None:
+    python = tmp_path / "a=b" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$@" $NODE_RANK\n')
+    python.chmod(0o700)
+    (tmp_path / "job.yaml").write_text(JOB.replace("/opt/lf/bin/python", str(python)))
+    assert main(["render", str(tmp_path / "job.yaml"), "--for", "slurm", "--out", str(tmp_path / "out")]) == 0
+    node = {"PATH": "/usr/bin:/bin", "SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "1"}
+    script = tmp_path / "out" / "node.sh"
+    done = subprocess.run(["bash", script], env=node, capture_output=True, text=True, check=True)
+    assert done.stdout == "-m llamafactory.cli train config.yaml 1\n"

@@ -14,9 +14,10 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.job import Model
+from backend.job.memory_traits import MEGATRON_LM_MEMORY
 from backend.job.model import parse_model
 from backend.job.presets import resolve_model
-from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS
+from backend.job.traits import TRAITS
 from benchmarks.small_models import SEEING
 from tests.estimate.cases import DEEPSEEK_V32, GLM_5
 

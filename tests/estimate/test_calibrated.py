@@ -10,8 +10,8 @@ from backend.estimate.time.efficiency import default_efficiency, machine_of
 from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job
+from backend.job.memory_traits import MEGATRON_LM_MEMORY
 from backend.job.presets import calibration_figures, efficiency_figures, gpus, intervals, version_of
-from backend.job.traits import MEGATRON_LM_MEMORY
 from tests.estimate.cases import job
 
 GB = 1e9

@@ -14,8 +14,8 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import layer_counts
 from backend.estimate.plan import Plan
 from backend.job.job import Model
+from backend.job.memory_traits import MEGATRON_LM_MEMORY
 from backend.job.presets import gpus, resolve_model
-from backend.job.traits import MEGATRON_LM_MEMORY
 from benchmarks.golden import Replay, replay
 from benchmarks.measured import measured_results
 from benchmarks.shapes import DATA

@@ -12,8 +12,9 @@ from backend.estimate.memory.terms import STATIC_BYTES
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.job.job import Model
+from backend.job.memory_traits import SCALES_BYTES
 from backend.job.presets import resolve_model
-from backend.job.traits import SCALES_BYTES, TRAITS
+from backend.job.traits import TRAITS
 from tests.estimate.cases import job
 
 PARAMETERS = 8190735360

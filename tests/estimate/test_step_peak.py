@@ -23,9 +23,10 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import layer_counts
 from backend.estimate.plan import Plan
+from backend.job.memory_traits import MemoryTraits
 from backend.job.model import parse_model
 from backend.job.presets import gpus
-from backend.job.traits import TRAITS, MemoryTraits
+from backend.job.traits import TRAITS
 from benchmarks.small_models import SEEING, SMALL_MODELS
 from tests.estimate.cases import job
 from tests.nodes import needs_node_environment

@@ -26,8 +26,9 @@ from backend.estimate.time.step_time import kind_passes, step_time
 from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.cluster import Cluster
 from backend.job.job import Model
+from backend.job.memory_traits import MEGATRON_LM_MEMORY
 from backend.job.presets import accuracy, efficiency_figures, expected_errors, gpus, resolve_model
-from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS
+from backend.job.traits import TRAITS
 from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import NO_IMAGES, TP2_PP2_VPP2, TP4, TP8, job
 

@@ -24,7 +24,6 @@ JOB = {
     "model": {"hf_config": NEW},
     "engine": "llamafactory-zero3",
 }
-INTERLEAVED = {"parallel.pipeline": 2, "parallel.virtual_pipeline": 2}
 MEGATRON = {**JOB, "engine": "swift-megatron"}
 
 

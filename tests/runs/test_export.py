@@ -6,7 +6,7 @@ from backend.cluster.node import NodeError
 from backend.job.job import Job
 from backend.job.mapping import parse_job
 from backend.job.problems import ProblemsError
-from backend.runs.tasks.export import Source, export, find_source, serve_commands, target_of
+from backend.runs.tasks.export import SavedModel, export, find_source, serve_commands, target_of
 from tests.fakes import FakeNode
 
 RESULTS = "/runs/run-1"
@@ -78,7 +78,7 @@ def test_ms_swift_s_own_format_is_refused_with_its_command() -> None:
 
 def test_what_is_a_model_already_stays_and_nothing_is_asked_of_the_node() -> None:
     node = FakeNode()
-    calls = export(job_of(), "run-1", Source(folder=RESULTS, kind="ready"), "/x", node, lambda line: None)
+    calls = export(job_of(), "run-1", SavedModel(folder=RESULTS, kind="ready"), "/x", node, lambda line: None)
     assert (calls.folder, calls.kind, node.ran) == (RESULTS, "ready", [])
 
 
@@ -86,7 +86,7 @@ def test_nothing_is_written_over_what_is_there() -> None:
     node = FakeNode()
     node.folders.add("/x")
     with pytest.raises(ProblemsError) as raised:
-        export(job_of(), "run-1", Source(folder=RESULTS, kind="merge"), "/x", node, lambda line: None)
+        export(job_of(), "run-1", SavedModel(folder=RESULTS, kind="merge"), "/x", node, lambda line: None)
     assert [problem.code for problem in raised.value.problems] == ["export_exists"]
     assert node.ran == []
 

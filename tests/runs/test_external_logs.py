@@ -8,7 +8,7 @@ import pytest
 from backend.cluster.inventory.heartbeat import parse_heartbeat
 from backend.runs.collect.collector import Collector
 from backend.runs.collect.external_logs import megatron_rows, trainer_log_rows, with_metrics
-from backend.runs.collect.node_files import Source
+from backend.runs.collect.node_files import RecordFile
 from backend.runs.collect.node_records import TrainerLine, read_lines
 from backend.runs.records import Point
 from backend.runs.store import logged_metrics
@@ -33,9 +33,9 @@ a line of something else: iteration is a word | loss: 3 |
 """  # noqa: E501
 
 
-def watched(gang: Gang, *sources: Source) -> Collector:
+def watched(gang: Gang, *sources: RecordFile) -> Collector:
     """Reads the files of somebody's own training."""
-    files = sources or (Source(file="trainer_log.jsonl", kind="trainer_log"),)
+    files = sources or (RecordFile(file="trainer_log.jsonl", kind="trainer_log"),)
     return Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, external_sources=files)
 
 
@@ -98,7 +98,7 @@ def test_an_odd_line_stops_no_later_one(gang: Gang, odd: bytes) -> None:
 
 
 def test_numbers_of_any_name_and_evaluations_are_stored_as_metrics(gang: Gang) -> None:
-    collector = watched(gang, *(Source(file=name, kind=kind) for name, kind in (
+    collector = watched(gang, *(RecordFile(file=name, kind=kind) for name, kind in (
         ("trainer_log.jsonl", "trainer_log"), ("a.log", "megatron_log"))))  # fmt: skip
     gang.nodes[0].files[LOG] = TRAINER_LOG + b'{"current_steps": 8, "mine/score": 0.5, "odd": "text", "yes": true}\n'
     gang.nodes[0].files["/r/node0/a.log"] = b" iteration 9/ 9 | lm loss: 1.0 | mtp_1 loss: 2.5E+00 |\n"
@@ -133,7 +133,9 @@ def test_a_new_training_in_the_same_folder_is_read_from_its_first_step(gang: Gan
 
 
 def test_the_same_lines_in_two_logs_are_one_training(gang: Gang) -> None:
-    collector = watched(gang, Source(file="a.log", kind="megatron_log"), Source(file="b.log", kind="megatron_log"))
+    collector = watched(
+        gang, RecordFile(file="a.log", kind="megatron_log"), RecordFile(file="b.log", kind="megatron_log")
+    )
     for log in ("a.log", "b.log"):
         gang.nodes[0].files[f"/r/node0/{log}"] = MEGATRON
     collector.poll(gang.nodes[0])

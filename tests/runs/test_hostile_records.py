@@ -25,7 +25,7 @@ from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.typed_json import FAULTS, read
 from backend.runs.collect.collector import Collector
 from backend.runs.collect.external_run import NodeReader
-from backend.runs.collect.node_files import Source
+from backend.runs.collect.node_files import RecordFile
 from backend.runs.collect.node_records import Exit, Heartbeat, Status, Step, Stopped
 from backend.runs.controller import Controller
 from backend.runs.database import Database
@@ -230,7 +230,7 @@ def test_what_an_older_server_stored_as_events_is_read_safely(gang: Gang, capsys
 
 
 def test_hostile_lines_of_somebody_elses_training_leave_its_good_ones(gang: Gang) -> None:
-    source = Source(file="trainer_log.jsonl", kind="trainer_log")
+    source = RecordFile(file="trainer_log.jsonl", kind="trainer_log")
     collector = Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, external_sources=[source])
     path, lines = (
         f"{gang.records[0].folder}/trainer_log.jsonl",
@@ -249,7 +249,7 @@ def test_hostile_lines_of_somebody_elses_training_leave_its_good_ones(gang: Gang
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "nan", "9" * 400, "1" * 18, "0x10", "1_000", " "])
 def test_hostile_figures_in_megatrons_own_lines_stop_nothing(gang: Gang, number: str) -> None:
-    source = Source(file="train.log", kind="megatron_log")
+    source = RecordFile(file="train.log", kind="megatron_log")
     collector = Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, external_sources=[source])
     line = f" iteration 7/ 10 | elapsed time per iteration (ms): {number} | lm loss: {number} | grad norm: {number} |\n"
     odd = line.replace("7/ 10", f"{'1' * 18}/ {'9' * 18}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend.runs.collect.collector import Collector
-from backend.runs.collect.node_files import Source
+from backend.runs.collect.node_files import RecordFile
 from backend.runs.collect.tensorboard import MOST_RECORD_BYTES, _masked_crc, read_events
 from backend.runs.store import logged_metrics
 from tests.nodes import skip_without_node_environment
@@ -54,7 +54,7 @@ def test_the_scalars_of_the_real_writer_are_read_and_nothing_else(written: bytes
 @pytest.mark.slow
 def test_a_file_is_read_in_parts_of_any_size_and_an_image_is_passed_over(gang: Gang, written: bytes) -> None:
     name = "runs/a/events.out.tfevents.1.node.1.0"
-    source = (Source(file=name, kind="tensorboard"),)
+    source = (RecordFile(file=name, kind="tensorboard"),)
     collector = Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, external_sources=source)
     assert len(written) > MOST_RECORD_BYTES, "the image is a long record"
     for end in [*range(1, len(written), 10_007), len(written)]:

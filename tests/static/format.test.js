@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { axisStep, count, gib, hourCount, mibAsGib, number, percent, rounded, whole } from "../../static/lib/format.js";
+import { axisStep, count, gib, mibAsGib, number, percent, rounded, whole } from "../../static/lib/format.js";
 import { duration, moment } from "../../static/lib/time.js";
 import { addWords, listed, sentences, setLanguage, t } from "../../static/lib/words.js";
 
@@ -9,7 +9,6 @@ test("numbers keep the digits that a reader can use", () => {
   assert.deepEqual([7.62e9, 72.7e9, 405e9, 12].map(count), ["7.62 B", "72.7 B", "405 B", "12"]);
   assert.deepEqual([9.96, 99.96, 1234.4].map(gib), ["10.0", "100.0", "1,234"]);
   assert.deepEqual([1234.5, 0.12345].map((value) => rounded(value)), ["1,230", "0.123"]);
-  assert.deepEqual([0.04, 0.5, 3.14, 31.4].map(hourCount), ["0.04", "0.50", "3.1", "31"]);
   assert.deepEqual([0, 2.5, 12345.6, 1.5e-5, 3e12].map((value) => number(value)), ["0", "2.500", "12,346", "1.50e-5", "3.00e+12"]);
   assert.equal(mibAsGib(81559), "79.6");
 });

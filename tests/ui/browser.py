@@ -15,6 +15,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="the playwright p
 expect = playwright.expect
 expect.set_options(timeout=180_000)  # The default of five seconds is too short.
 
+STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 RESTING = "() => Megaboard.wizard?.payload() && Megaboard.draft.isResting()"
 POLL_MS = 50
 """This is a timer, not Playwright's frames, because web/frames.js ends each chain of frames that began before the page

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from backend.runs.states import EventKind
-from tests.ui.browser import begin_anew, go, needs_chromium, until
+from tests.ui.browser import STEPS, begin_anew, go, needs_chromium, until
 from tests.ui.test_monitor import Monitored, open_run
 from tests.ui.test_wizard_looks import JOB
 from tools.browser import Server, chromium, logged_in, served
@@ -25,7 +25,6 @@ SERIOUS = """async (only) => {
 OF_COLOURS = ["color-contrast", "link-in-text-block"]
 CHANGE_THEME = "() => document.querySelector('[data-theme-toggle]').click()"
 IS_DARK = "() => document.body.classList.contains('dark')"
-STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 DIALOGS = {"going": ".mbm-head .mbm-title .mbm-danger", "broken": ".mbm-head .mbm-title button:visible"}
 """Run -> the buttons that open a dialog."""
 OPENED = """() => {

@@ -8,10 +8,9 @@ import pytest
 
 from app.text import t
 from backend.job.presets import intervals
-from tests.ui.browser import begin_anew, box, expect, go, held, needs_chromium, problems, until
+from tests.ui.browser import STEPS, begin_anew, box, expect, go, held, needs_chromium, problems, until
 from tools.browser import Server, log_in, logged_in, served
 
-STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 WITHOUT_IMAGES = {"training": {"images_per_sample": 0}, "parallel": {"tensor": 4}}
 """The plan is TP4 PP1 DP8, and TP trains no vision parts wrongly."""
 CHOOSE = """() => { const { keys, rows } = Megaboard.wizard.payload().data.plans;

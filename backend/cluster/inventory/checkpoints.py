@@ -21,7 +21,7 @@ READ_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class NodeCheckpoints:
     """Checkpoints of a run that one node sees."""
 
     folder: str
@@ -29,7 +29,7 @@ class Seen:
     steps: Mapping[int, Saved]
 
 
-def read_checkpoints(job: Job, nodes: Mapping[int, Node], folder: str) -> dict[int, Seen]:
+def read_checkpoints(job: Job, nodes: Mapping[int, Node], folder: str) -> dict[int, NodeCheckpoints]:
     """Return the checkpoints in `folder`, by node rank. Raises GroupError."""
     return on_all(nodes, lambda rank, node: _read_node(job, rank, node, folder), READ_S + 10)
 
@@ -43,7 +43,7 @@ def set_aside(job: Job, nodes: Mapping[int, Node], folder: str, steps: Sequence[
     on_all(nodes, lambda rank, node: _ask(job, rank, node, SetAside, "set_aside", question), READ_S + 10)
 
 
-def _read_node(job: Job, rank: int, node: Node, folder: str) -> Seen:
+def _read_node(job: Job, rank: int, node: Node, folder: str) -> NodeCheckpoints:
     answer = _ask(job, rank, node, Checkpoints, "list", {"folder": folder})
     if "folder" not in answer or "checkpoints" not in answer:
         raise NodeError("bad_answer", node.name, command=PROGRAM, exit=0, detail="checkpoints are missing")
@@ -51,7 +51,7 @@ def _read_node(job: Job, rank: int, node: Node, folder: str) -> Seen:
         int(step): Saved(files=frozenset(saved["files"]), damaged=tuple(saved["damaged"]))
         for step, saved in answer["checkpoints"].items()
     }
-    return Seen(folder=answer["folder"], steps=steps)
+    return NodeCheckpoints(folder=answer["folder"], steps=steps)
 
 
 def _ask(job: Job, rank: int, node: Node, shape: type[T], action: str, question: Mapping[str, object]) -> T:

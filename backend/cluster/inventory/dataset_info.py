@@ -12,7 +12,7 @@ from backend.cluster.program_answers.data import (
     DatasetInfoRead,
     DatasetProposal,
     DatasetWritten,
-    WhyNot,
+    Failure,
 )
 from backend.job.job import Job
 
@@ -68,7 +68,7 @@ def _ask(
 def _refuse(node: Node, answer: DatasetInfoAnswer) -> None:
     if "code" in answer:
         field = "training.dataset_dir" if answer["code"] in _FOLDER_CODES else "training.dataset"
-        values = {**dict.fromkeys(WhyNot.__annotations__, "?"), **answer.get("values", {})}
+        values = {**dict.fromkeys(Failure.__annotations__, "?"), **answer.get("values", {})}
         raise NodeError(answer["code"], node.name, field=field, **cast(dict[str, str], values))
 
 

@@ -8,7 +8,7 @@ from backend.cluster.inventory.software import ask_program, needed_environment
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_programs import SAMPLES
 from backend.cluster.preflight.files import dataset_names
-from backend.cluster.program_answers.data import Counted, DataPreview, WhyNot
+from backend.cluster.program_answers.data import Counted, DataPreview, Failure
 from backend.estimate.plan import patches_per_image
 from backend.job.job import Job
 from backend.job.mixing import mixing_of
@@ -73,7 +73,7 @@ def refuse_unreadable(node: Node, answer: Counted | DataPreview) -> None:
     """Raise NodeError if the node answers that a data set cannot be read."""
     if "code" in answer:
         field = "training.dataset_dir" if answer["code"] == "dataset_info_missing" else "training.dataset"
-        values = {**dict.fromkeys(WhyNot.__annotations__, "?"), **answer.get("values", {})}
+        values = {**dict.fromkeys(Failure.__annotations__, "?"), **answer.get("values", {})}
         raise NodeError(answer["code"], node.name, field=field, **cast(dict[str, str], values))
 
 

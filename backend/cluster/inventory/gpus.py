@@ -17,7 +17,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
+class GpuOfNode:
     """One GPU. None: nvidia-smi does not report it, as for a GPU that shares the host's memory."""
 
     index: int
@@ -67,7 +67,7 @@ class Gpus:
 
     is_nvidia: bool
     """Whether the node has nvidia-smi."""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuOfNode, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
     trouble: str = ""
     """nvidia-smi's messages: a lost GPU, a driver that does not answer."""
@@ -77,7 +77,7 @@ class Gpus:
     """Newest CUDA that the driver supports."""
 
     @property
-    def usable(self) -> tuple[Gpu, ...]:
+    def usable(self) -> tuple[GpuOfNode, ...]:
         """Return the GPUs without a fault."""
         return tuple(gpu for gpu in self.gpus if not gpu.fault)
 
@@ -111,12 +111,12 @@ def read_gpus(smi: Smi | None, owners: Mapping[str, str]) -> Gpus:
     )
 
 
-def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str, failed: str) -> Gpu:
+def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str, failed: str) -> GpuOfNode:
     index, uuid, name, memory, used, driver = row
     faults = [value for value in row if any(fault in value.lower() for fault in _FAULTS)]
     width, full_width = more.get("width", ""), more.get("full_width", "")
     lanes = f"x{width}" if width == full_width else f"x{width} of x{full_width}"
-    return Gpu(
+    return GpuOfNode(
         index=int(index),
         uuid=uuid,
         name=name,

@@ -13,7 +13,7 @@ from backend.cluster.preflight.files import ASK_S, data_on_node
 from backend.cluster.preflight.fix_commands import copy_command, remove_command
 from backend.cluster.preflight.readings import GangReadings
 from backend.cluster.preflight.results import CheckName, CheckResult
-from backend.cluster.program_answers.checks import Nothing, Prints, Seen, Written
+from backend.cluster.program_answers.checks import MarkSeen, Nothing, Prints, Written
 from backend.job.job import Job
 
 PROGRAM = "fingerprints.py"
@@ -155,7 +155,7 @@ def check_shared(gang: GangReadings) -> list[CheckResult]:
         question["seconds"] = SEEN_S
         others = {rank: node for rank, node in nodes.items() if rank != 0}
         try:
-            seen = ends_of_all(others, lambda rank, node: _ask(job, rank, node, Seen, "read", question), ASK_S + 10)
+            seen = ends_of_all(others, lambda rank, node: _ask(job, rank, node, MarkSeen, "read", question), ASK_S + 10)
         finally:
             _ask(job, 0, nodes[0], Nothing, "remove", question)
     except NodeError as error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from backend.cluster.inventory.gpus import BUSY_MIB, Gpu, Gpus, link_words
+from backend.cluster.inventory.gpus import BUSY_MIB, GpuOfNode, Gpus, link_words
 from backend.cluster.inventory.software import NodeFacts, python_field
 from backend.cluster.preflight.fix_commands import pip_command
 from backend.cluster.preflight.readings import NodeReadings
@@ -38,7 +38,7 @@ def check_gpus(node: NodeReadings) -> list[CheckResult]:
     return [_check_health(checks, present, present.gpus[:wanted]), _check_free(job, checks, present)]
 
 
-def _check_health(checks: Checks, present: Gpus, used: Sequence[Gpu]) -> CheckResult:
+def _check_health(checks: Checks, present: Gpus, used: Sequence[GpuOfNode]) -> CheckResult:
     """Check memory errors and power limits of the GPUs. The result names only the most serious problem.
 
     https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html
@@ -60,7 +60,7 @@ def _check_health(checks: Checks, present: Gpus, used: Sequence[Gpu]) -> CheckRe
     return checks.ok("gpus", gpus=len(present.gpus), model=present.gpus[0].name, links=link_words(present.links))
 
 
-def _reset(gpus: Sequence[Gpu]) -> str:
+def _reset(gpus: Sequence[GpuOfNode]) -> str:
     return f"sudo nvidia-smi --gpu-reset -i {','.join(str(gpu.index) for gpu in gpus)}"
 
 
@@ -77,7 +77,7 @@ def _check_free(job: Job, checks: Checks, present: Gpus) -> CheckResult:
     return checks.warning("gpus_free", code, checks.address_field, used=used, who=", ".join(users))
 
 
-def _used_mib(gpu: Gpu, present: Gpus) -> int:
+def _used_mib(gpu: GpuOfNode, present: Gpus) -> int:
     """Return a GPU's memory in use. Where nvidia-smi does not report it, return the memory of the GPU's processes."""
     if gpu.memory_used_mib is not None:
         return gpu.memory_used_mib

@@ -24,8 +24,6 @@ from backend.job.job import Job
 
 ENGINE_CHECKS: tuple[CheckName, ...] = ("engine", "deepspeed")
 """Checks of the engine's packages. The login node cannot open the image of cluster.scheduler.container."""
-OWN_NAMES: tuple[CheckName, ...] = ("scheduler", "time_limit")
-"""Names of the results that a launch over SSH does not have."""
 NAMES: tuple[CheckName, ...] = (
     *(name for check in OF_LOGIN_NODE if check.is_for_every_job for name in check.names),
     "scheduler",

@@ -98,7 +98,7 @@ class Written(TypedDict):
     written: bool
 
 
-class Seen(TypedDict):
+class MarkSeen(TypedDict):
     """fingerprints.py read"""
 
     seen: bool

@@ -6,7 +6,7 @@ from backend.cluster.program_answers.values import Line, Word
 from backend.cluster.typed_json import Count, Like, Longest
 
 
-class WhyNot(TypedDict, total=False):
+class Failure(TypedDict, total=False):
     """Why a program failed."""
 
     path: str
@@ -33,7 +33,7 @@ class Counted(TypedDict, total=False):
     """samples/main.py count"""
 
     code: WhyNoData
-    values: WhyNot
+    values: Failure
     samples: Count
     rows: dict[str, Count]
     tokens: Count
@@ -108,7 +108,7 @@ class DataPreview(TypedDict, total=False):
     """data_preview/main.py preview"""
 
     code: WhyNoData
-    values: WhyNot
+    values: Failure
     datasets: Annotated[list[DataSetRead], Longest(64)]
     examples: Annotated[list[DataExample], Longest(512)]
     lengths: Annotated[list[Count], Longest(1 << 17)]
@@ -136,7 +136,7 @@ class DatasetInfoAnswer(TypedDict, total=False):
         "dataset_needs_module",
         "dataset_unknown",
     ]
-    values: WhyNot
+    values: Failure
 
 
 class DatasetInfoRead(DatasetInfoAnswer, total=False):

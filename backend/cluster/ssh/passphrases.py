@@ -3,6 +3,9 @@
 import threading
 from pathlib import Path
 
+CODES = frozenset({"passphrase_needed", "passphrase_wrong"})
+"""Codes of the problems that a passphrase solves. Their `identity_file` is the path of the key."""
+
 
 class Passphrases:
     """Passphrases by path of the key file. Several threads may use it, and its repr has no passphrase."""

@@ -13,7 +13,7 @@ from backend.engines.importing.choose import Choice, ReadFile, choose_engine, re
 from backend.engines.importing.dialect import LLAMAFACTORY, Dialect
 from backend.engines.importing.reading import Reading
 from backend.engines.importing.report import Imported, ImportLine
-from backend.engines.importing.source import Source, is_job, is_megatron_of_swift, read_source
+from backend.engines.importing.source import ImportedFile, is_job, is_megatron_of_swift, read_source
 from backend.engines.importing.swift import SWIFT, refuse_other_swift, swift_values
 from backend.engines.importing.swift_trainer import SWIFT_TRAINER, refuse_other_trainers, trainer_choice
 from backend.engines.known_keys import intended_value, keys_of
@@ -23,7 +23,7 @@ __all__ = [
     "ASSUMED",
     "ImportLine",
     "Imported",
-    "Source",
+    "ImportedFile",
     "import_llamafactory",
     "import_source",
     "is_job",
@@ -36,7 +36,7 @@ ASSUMED: Mapping[str, Any] = {"gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8}
 _LONGEST_SIDE = 8192
 
 
-def import_source(source: Source, cluster: Mapping[str, Any], read_file: ReadFile | None = None) -> Imported:
+def import_source(source: ImportedFile, cluster: Mapping[str, Any], read_file: ReadFile | None = None) -> Imported:
     """Return the job that a configuration describes, on the machines of `cluster`.
 
     `read_file` opens the files that it names. Raises ProblemsError if it is a job file, if it trains nothing, if no

@@ -22,7 +22,7 @@ _OF_LLAMAFACTORY = frozenset({"model_name_or_path", "finetuning_type", "do_train
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class ImportedFile:
     """A configuration to import."""
 
     kind: Kind
@@ -36,7 +36,9 @@ class Source:
     """Keys of a script whose values depend on variables or commands outside of it."""
 
 
-def read_source(text: str, read_file: ReadFile | None = None, accelerate: Mapping[str, Any] | None = None) -> Source:
+def read_source(
+    text: str, read_file: ReadFile | None = None, accelerate: Mapping[str, Any] | None = None
+) -> ImportedFile:
     """Return what a text configures: a job file, a configuration of LLaMA-Factory or ms-swift, or a script of one.
 
     `accelerate` is the mapping of the file that `accelerate launch --config_file` gets. Raises ProblemsError if the
@@ -53,18 +55,18 @@ def read_source(text: str, read_file: ReadFile | None = None, accelerate: Mappin
     return replace(source, config=config, machines={**source.machines, **machines_of(accelerate)})
 
 
-def _of_mapping(text: str) -> Source:
+def _of_mapping(text: str) -> ImportedFile:
     mapping, problem = load_mapping(text)
     if problem:
         raise ProblemsError([problem])
     config = {str(key): value for key, value in mapping.items()}
     if is_job(config):
-        return Source(kind="job", config=mapping)
+        return ImportedFile(kind="job", config=mapping)
     if not config.keys() & (_OF_LLAMAFACTORY | SECOND_TRAINER) and config.keys() & (_OF_SWIFT | _MEGATRON_OF_SWIFT):
         variables = config.pop("ENV", None)
         config |= {str(name): value for name, value in variables.items()} if isinstance(variables, Mapping) else {}
-        return Source(kind="swift", config=config, machines=_machines(config, {}))
-    return Source(kind="llamafactory", config=config)
+        return ImportedFile(kind="swift", config=config, machines=_machines(config, {}))
+    return ImportedFile(kind="llamafactory", config=config)
 
 
 def is_job(mapping: Mapping[str, Any]) -> bool:
@@ -72,7 +74,7 @@ def is_job(mapping: Mapping[str, Any]) -> bool:
     return "cluster" in mapping or "version" in mapping
 
 
-def _of_script(launch: Launch, read_file: ReadFile | None) -> Source:
+def _of_script(launch: Launch, read_file: ReadFile | None) -> ImportedFile:
     machines = _machines(launch.variables, launch.launcher)
     words = launch.arguments
     named = words[0] if words and not words[0].startswith("-") else None
@@ -89,9 +91,9 @@ def _of_script(launch: Launch, read_file: ReadFile | None) -> Source:
         config |= dict(variables) if isinstance(variables, Mapping) else {}
         config |= swift_sharding_of(settings, config) if settings else {}
         command = f"{launch.program} {launch.verb}"
-        return Source(kind="swift", config=config, command=command, machines=machines, open_keys=open_keys)
+        return ImportedFile(kind="swift", config=config, command=command, machines=machines, open_keys=open_keys)
     config |= sharding_of(settings) if settings else {}
-    return Source(kind="llamafactory", config=config, machines=machines, open_keys=open_keys)
+    return ImportedFile(kind="llamafactory", config=config, machines=machines, open_keys=open_keys)
 
 
 def _named_file(name: str, read_file: ReadFile | None) -> Mapping[str, Any]:
@@ -118,7 +120,7 @@ def _whole(value: Any) -> int | None:
     return int(text) if text.isdecimal() and 0 < int(text) <= 1024 else None
 
 
-def is_megatron_of_swift(source: Source) -> bool:
+def is_megatron_of_swift(source: ImportedFile) -> bool:
     """Return whether ms-swift's Megatron trains: by the command, or by keys that only it has."""
     if source.command:
         return source.command.startswith("megatron")

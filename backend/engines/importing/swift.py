@@ -20,6 +20,7 @@ from backend.engines.importing.readers import (
     read_timeout,
 )
 from backend.engines.importing.report import because, refused
+from backend.engines.keys import DTYPES
 from backend.engines.swift_megatron import SCHEDULERS
 from backend.job.mixing import OF_SWIFT
 from backend.job.patterns import NODE_PATH
@@ -28,7 +29,7 @@ from backend.job.rules.swift import MAX_STREAMING_LOADERS
 _KINDS = ("rm", "dpo", "kto")
 _FULL_RATE, _LORA_RATE = 1e-5, 1e-4
 """ms-swift's learning rate if none is given (megatron_args.py _set_default)."""
-_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_PRECISIONS = {dtype: precision for precision, dtype in DTYPES.items()}
 
 
 def refuse_other_swift(config: Mapping[str, Any], verb: str) -> None:

@@ -8,15 +8,10 @@ from backend.estimate.array_ops import choose
 from backend.estimate.memory.fp8 import fp8_of_job
 from backend.job.extra_values import mapping_of
 from backend.job.job import Job
+from backend.job.memory_traits import LIGER_LOSS_MOVED, SINGLE_SCALES_BYTES, MemoryTraits, Offload
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem, ProblemsError
-from backend.job.traits import (
-    LIGER_LOSS_MOVED,
-    SINGLE_SCALES_BYTES,
-    MemoryTraits,
-    Offload,
-)
 
 FUSED_LOSS_MOVED = (22, 6)
 """loss_forward_moved and loss_backward_moved of megatron-core's fused cross entropy (MEGATRON_LM_MEMORY)."""

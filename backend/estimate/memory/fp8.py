@@ -20,9 +20,9 @@ from backend.estimate.memory.stage import Stage
 from backend.estimate.model.layers import LayerKind, operators_of
 from backend.estimate.plan import Plan
 from backend.job.job import Job
+from backend.job.memory_traits import Fp8, MemoryTraits
 from backend.job.model.operators import Linear
 from backend.job.presets import Gpu
-from backend.job.traits import Fp8, MemoryTraits
 
 _IN_16_BITS = frozenset({"router", "shared_gate"})
 """Linear operators of a layer that are no modules of Transformer Engine."""

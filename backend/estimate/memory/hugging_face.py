@@ -26,7 +26,7 @@ from backend.estimate.model.adapters import (
 from backend.estimate.model.layers import ModelLayers, last_kinds
 from backend.estimate.model.parameters import layer_counts, model_parameters, vision_parameters
 from backend.estimate.plan import Plan
-from backend.job.traits import MemoryTraits
+from backend.job.memory_traits import MemoryTraits
 
 
 def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:

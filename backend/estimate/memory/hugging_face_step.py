@@ -29,8 +29,8 @@ from backend.estimate.memory.tuning import Tuning, form_of
 from backend.estimate.model.adapters import quantised_parameters
 from backend.estimate.model.layers import LayerKind, ModelLayers, counted_kinds, last_kinds, operators_of, table_weights
 from backend.estimate.plan import Plan
+from backend.job.memory_traits import MemoryTraits
 from backend.job.model.operators import AltUp
-from backend.job.traits import MemoryTraits
 
 
 def step_moments(

@@ -18,6 +18,7 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind, ModelLayers, TowerPart, operators_of, table_weights
 from backend.estimate.plan import Plan
+from backend.job.memory_traits import MemoryTraits
 from backend.job.model.operators import (
     Activation,
     AltUp,
@@ -29,7 +30,6 @@ from backend.job.model.operators import (
     Norm,
     Streams,
 )
-from backend.job.traits import MemoryTraits
 
 SCORE_SAVED, SCORE_WORK = 6, 4
 """Bytes of an entry of the score matrix that attention saves if it is not fused (transformers' eager_attention_forward:

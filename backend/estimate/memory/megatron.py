@@ -42,7 +42,7 @@ from backend.estimate.memory.terms import (
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
-from backend.job.traits import MemoryTraits
+from backend.job.memory_traits import MemoryTraits
 
 SOFTMAX_BYTES = 4
 """Bytes per token and vocabulary entry that a loss keeps for its backward pass: the softmax in fp32 (megatron-core

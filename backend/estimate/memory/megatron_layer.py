@@ -19,8 +19,8 @@ from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import Moment
 from backend.estimate.model.layers import LayerKind, VisionLayers, operators_of
 from backend.estimate.plan import Plan
+from backend.job.memory_traits import MemoryTraits
 from backend.job.model.operators import Attention, ChosenKeys
-from backend.job.traits import MemoryTraits
 
 
 @frozen_dataclass

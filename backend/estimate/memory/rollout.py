@@ -15,9 +15,9 @@ from backend.estimate.memory.terms import Moment, moment
 from backend.estimate.model.layers import ModelLayers, counted_kinds, operators_of
 from backend.estimate.plan import Plan
 from backend.job.job import Job
+from backend.job.memory_traits import MemoryTraits
 from backend.job.model.operators import Attention, Linear
 from backend.job.presets import Gpu
-from backend.job.traits import MemoryTraits
 
 GIB = 2.0**30
 

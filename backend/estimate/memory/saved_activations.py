@@ -14,6 +14,7 @@ from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.eager_activations import EagerForm, altup_bytes, recurrence_bytes
 from backend.estimate.model.layers import LayerKind
+from backend.job.memory_traits import Fp8
 from backend.job.model.operators import (
     Activation,
     AltUp,
@@ -26,7 +27,6 @@ from backend.job.model.operators import (
     Norm,
     Recurrence,
 )
-from backend.job.traits import Fp8
 
 Spread = Literal["whole", "split", "groups", "routed", "dispatched", "gathered"]
 

@@ -15,8 +15,8 @@ from backend.estimate.model.adapters import PACKED_BYTES, matrices
 from backend.estimate.model.layers import ModelLayers, operators_of
 from backend.estimate.model.parameters import layer_counts
 from backend.estimate.plan import Plan
+from backend.job.memory_traits import MemoryTraits
 from backend.job.model.operators import Dispatch, Linear
-from backend.job.traits import MemoryTraits
 
 
 @frozen_dataclass

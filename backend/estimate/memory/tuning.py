@@ -7,7 +7,7 @@ from backend.estimate.memory.eager_activations import EagerForm
 from backend.estimate.memory.rollout import Rollout
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.adapters import CopiedPart
-from backend.job.traits import MemoryTraits
+from backend.job.memory_traits import MemoryTraits
 
 
 @frozen_dataclass

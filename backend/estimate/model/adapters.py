@@ -9,8 +9,8 @@ from backend.estimate.memory.stage import Trained
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers, counted_kinds, held_kinds, operators_of
 from backend.estimate.model.parameters import layer_counts, vision_parameters
 from backend.estimate.model.streams import MIXERS
+from backend.job.memory_traits import SCALES_BYTES
 from backend.job.model.operators import Attention, Linear
-from backend.job.traits import SCALES_BYTES
 
 PACKED_BYTES = 0.5
 """A 4-bit weight without its scales."""

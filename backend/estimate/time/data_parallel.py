@@ -14,8 +14,8 @@ from backend.estimate.time.collectives import Algorithm, algorithm, algorithm_co
 from backend.estimate.time.communication import Group, exposed
 from backend.estimate.time.efficiency import HOST_MEMORY_GB_PER_S
 from backend.estimate.time.time_context import Execution, TimeContext
+from backend.job.memory_traits import MemoryTraits
 from backend.job.model.operators import Linear
-from backend.job.traits import MemoryTraits
 
 DDP_BUCKET_BYTES = 25 * 2**20
 """torch's DistributedDataParallel, bucket_cap_mb."""

@@ -9,7 +9,7 @@ from backend.estimate.plan import Plan
 from backend.estimate.time.adapter_run import AdapterRun
 from backend.estimate.time.efficiency import Efficiency, Machine
 from backend.estimate.time.operator_kernels import Routing
-from backend.job.traits import MemoryTraits
+from backend.job.memory_traits import MemoryTraits
 
 
 @frozen_dataclass

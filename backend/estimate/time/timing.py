@@ -22,9 +22,9 @@ from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.batch import total_steps
 from backend.job.checkpointing import would_be_reentrant
 from backend.job.job import Job
+from backend.job.memory_traits import MemoryTraits
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, calibration_figures, expected_errors
-from backend.job.traits import MemoryTraits
 
 COMMUNICATION = ("tensor", "pipeline", "data", "context", "expert")
 

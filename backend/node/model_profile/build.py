@@ -8,14 +8,14 @@ import os
 from typing import Any
 
 from .problem import ProfileError, reason
-from .sources import Source
+from .sources import ModelFolder
 
 THINKERS = ("qwen2_5_omni", "qwen3_omni_moe")
 """Model types of which LLaMA-Factory trains only the part `thinker`."""
 GROUPS = ("projector", "vision", "audio", "language")
 
 
-def read_config(source: Source, trust_remote_code: bool) -> Any:
+def read_config(source: ModelFolder, trust_remote_code: bool) -> Any:
     """Return the configuration as the engine's class."""
     from transformers import AutoConfig, __version__
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

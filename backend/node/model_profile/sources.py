@@ -16,7 +16,7 @@ LARGEST = 16 << 20
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelFolder:
     """A folder with a config.json, its content and its digest."""
 
     folder: str
@@ -26,7 +26,7 @@ class Source:
     """The object that removes a temporary folder when nothing refers to it any more; None for any other folder."""
 
 
-def read_source(name: str) -> Source:
+def read_source(name: str) -> ModelFolder:
     """Return the configuration of a folder, of a config.json, of a Hugging Face id in the local cache, or in JSON."""
     owner = None
     if name.startswith("{"):
@@ -54,7 +54,7 @@ def read_source(name: str) -> Source:
         raise ProfileError("model_type_missing", path=path)
     # Spaces and the order of keys do not matter. backend/job/model/model_profile.py computes the same digest.
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
-    return Source(os.path.dirname(os.path.abspath(path)), config, digest, owner)
+    return ModelFolder(os.path.dirname(os.path.abspath(path)), config, digest, owner)
 
 
 def _config_path(name: str) -> str:

@@ -17,8 +17,8 @@ from backend.runs.collect.batch_writer import BatchWriter, NodeEnd
 from backend.runs.collect.clocks import NodeClock
 from backend.runs.collect.external_logs import with_metrics
 from backend.runs.collect.log_offset import offset_to_read
-from backend.runs.collect.node_files import Batch, Source, files_of
-from backend.runs.collect.node_records import Bad, Exit, Heartbeat, Lines, Step, TrainerLine, read_exit, read_lines
+from backend.runs.collect.node_files import Batch, RecordFile, files_of
+from backend.runs.collect.node_records import Bad, Exit, Heartbeat, ReadLines, Step, TrainerLine, read_exit, read_lines
 from backend.runs.collect.tensorboard import read_events
 from backend.runs.rank_secrets import SECRETS
 from backend.runs.records import NodeRecord
@@ -62,7 +62,7 @@ class Collector:
         ranks: Sequence[int],
         clock: Callable[[], float],
         *,
-        external_sources: Sequence[Source] | None = None,
+        external_sources: Sequence[RecordFile] | None = None,
     ) -> None:
         """`external_sources`: the files of an external run, which has no exit record."""
         self._store = store
@@ -146,7 +146,7 @@ class Collector:
             raise
         return read_exit(data, self._clock() + self._node_clock.offset_s)
 
-    def _read(self, node: Node, source: Source, ended: bool) -> Batch | None:
+    def _read(self, node: Node, source: RecordFile, ended: bool) -> Batch | None:
         path = f"{self._node.folder}/{source.file}"
         before = start = self._offsets.get(source.file, FileOffset())
         try:
@@ -176,7 +176,7 @@ class Collector:
         after = replace(start, offset=start.offset + len(new), tail=_tail_of(read[-TAIL:]))
         shape = _SHAPES.get(source.kind)
         prepare = with_metrics if source.kind == "trainer_log" else _unchanged
-        lines = read_lines(new, shape, prepare) if shape else Lines((), Bad())
+        lines = read_lines(new, shape, prepare) if shape else ReadLines((), Bad())
         if source.kind == "heartbeats":
             self._note_masked(lines.rows)
         return Batch(source=source, before=before, start=start, after=after, data=new, whole=whole, lines=lines)
@@ -191,21 +191,21 @@ class Collector:
             # A supervisor of an older version masks nothing.
             self._masked = beats[-1].get("masked")
 
-    def _note_refusal(self, error: NodeError, source: Source) -> None:
+    def _note_refusal(self, error: NodeError, source: RecordFile) -> None:
         """Log the refusal of a file once. A log that became a pipe or a device does not end the run."""
         if error.code == "not_a_file" and source.file not in self._refused:
             self._refused.add(source.file)
             _log.warning("%s of %s is not read: %s", source.file, self._run, error)
 
 
-def _event_batch(source: Source, before: FileOffset, start: FileOffset, data: bytes, whole: bool) -> Batch:
+def _event_batch(source: RecordFile, before: FileOffset, start: FileOffset, data: bytes, whole: bool) -> Batch:
     """Return the records of an event file. After a record that is passed over unread, the offset has no hash."""
     new = data[len(start.tail) :]
     rows, used, bad = read_events(new, start.offset)
     tail = _tail_of(data[: len(start.tail) + used][-TAIL:]) if used <= len(new) else b""
     after = replace(start, offset=start.offset + used, tail=tail)
     return Batch(
-        source=source, before=before, start=start, after=after, data=new[:used], whole=whole, lines=Lines(rows, bad)
+        source=source, before=before, start=start, after=after, data=new[:used], whole=whole, lines=ReadLines(rows, bad)
     )
 
 

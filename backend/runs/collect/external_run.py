@@ -19,7 +19,7 @@ from backend.job.job import Job
 from backend.job.mapping import dump_job, parse_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.collect.collector import Collector, Polled
-from backend.runs.collect.node_files import Source
+from backend.runs.collect.node_files import RecordFile
 from backend.runs.collect.node_records import Heartbeat
 from backend.runs.collect.poller import LONGEST_BACK_OFF_S, Poller, record_connection, was_away
 from backend.runs.connections import Connections
@@ -104,9 +104,9 @@ def folder_of(job: Job) -> str:
     return sftp_path(job.training.output_dir or "/")
 
 
-def sources_of(files: Sequence[str]) -> list[Source]:
+def sources_of(files: Sequence[str]) -> list[RecordFile]:
     """Return how each file is read. Megatron's lines may be in any log."""
-    return [Source(file=name, kind=_kind_of(name)) for name in files]
+    return [RecordFile(file=name, kind=_kind_of(name)) for name in files]
 
 
 def _kind_of(name: str) -> Literal["trainer_log", "tensorboard", "megatron_log"]:

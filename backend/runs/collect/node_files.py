@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.runs.collect.node_records import Lines
+from backend.runs.collect.node_records import ReadLines
 from backend.runs.store.metrics import FileOffset
 
 OTHER_RANKS_EVERY = 5
@@ -14,7 +14,7 @@ OTHER_RANKS_EVERY = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class RecordFile:
     """A file in the run folder of a node, and the kind of its records."""
 
     file: str
@@ -30,24 +30,24 @@ class Source:
 class Batch:
     """New bytes of one file. They begin at `start` and end at `after`; `before` is the offset in the store."""
 
-    source: Source
+    source: RecordFile
     before: FileOffset
     start: FileOffset
     after: FileOffset
     data: bytes
     whole: bool
     """Whether the file was read to its end."""
-    lines: Lines
+    lines: ReadLines
     """The records in the data; empty for a log."""
 
 
-def files_of(ranks: Sequence[int]) -> tuple[Source, ...]:
+def files_of(ranks: Sequence[int]) -> tuple[RecordFile, ...]:
     """Return the files of a node with these global ranks. The files of its first rank are read at every poll, the
     others less often.
     """
-    files = [Source(file="heartbeat.jsonl", kind="heartbeats"), Source(file="out.log", kind="log")]
+    files = [RecordFile(file="heartbeat.jsonl", kind="heartbeats"), RecordFile(file="out.log", kind="log")]
     for rank in ranks:
         every = 1 if rank == ranks[0] else OTHER_RANKS_EVERY
-        files.append(Source(file=f"steps.rank{rank}.jsonl", kind="points", rank=rank, every=every))
-        files.append(Source(file=f"rank{rank}.log", kind="log", every=every))
+        files.append(RecordFile(file=f"steps.rank{rank}.jsonl", kind="points", rank=rank, every=every))
+        files.append(RecordFile(file=f"rank{rank}.log", kind="log", every=every))
     return tuple(files)

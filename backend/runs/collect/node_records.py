@@ -57,7 +57,7 @@ Metrics = Annotated[dict[MetricName, Annotated[float, AnyFloat]], Longest(512)]
 """Every number that the training logged at a step."""
 
 
-class Gpu(TypedDict, total=False):
+class GpuOfBeat(TypedDict, total=False):
     """A GPU in a heartbeat, as nvidia-smi reports it."""
 
     index: Required[Index]
@@ -74,7 +74,7 @@ class Gpu(TypedDict, total=False):
 class Gpus(TypedDict, total=False):
     """A heartbeat of which only the GPUs are read."""
 
-    gpus: Annotated[list[Gpu], Longest(1024)]
+    gpus: Annotated[list[GpuOfBeat], Longest(1024)]
 
 
 class Beat(Gpus, total=False):
@@ -263,14 +263,14 @@ class Bad(NamedTuple):
     """The reason why it is wrong."""
 
 
-class Lines(NamedTuple):
+class ReadLines(NamedTuple):
     """The records of complete lines, and the count of wrong ones."""
 
     rows: Sequence[Any]
     bad: Bad
 
 
-def read_lines(data: bytes, shape: Any, prepare: Callable[[Any], Any] = lambda value: value) -> Lines:
+def read_lines(data: bytes, shape: Any, prepare: Callable[[Any], Any] = lambda value: value) -> ReadLines:
     """Return the records in lines of JSON. Wrong lines and fields are left out and counted.
 
     `prepare` changes the value of a line before it is read.
@@ -288,7 +288,7 @@ def read_lines(data: bytes, shape: Any, prepare: Callable[[Any], Any] = lambda v
         if faults:
             count += 1
             first, why = (first, why) if first else (shown_line(line), faults[0][:200])
-    return Lines(rows, Bad(count, first, why))
+    return ReadLines(rows, Bad(count, first, why))
 
 
 def shown_line(line: bytes) -> str:

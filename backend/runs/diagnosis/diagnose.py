@@ -5,38 +5,27 @@ A text that names a cause has priority over a text that only says that another r
 """
 
 import math
-import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backend.job.problems import Problem
-from backend.runs.collect.log_text import readable
 from backend.runs.collect.node_records import UNREADABLE, Exit, Stuck, stuck_words
-from backend.runs.diagnosis import collectives, gpu_errors, log_causes
+from backend.runs.diagnosis import gpu_errors, log_causes, waiting_ranks
 from backend.runs.diagnosis.cause_catalogue import by_code
 from backend.runs.diagnosis.log_causes import Match
+from backend.runs.diagnosis.node_logs import RANK_LOG, logs_of, problem_of
 from backend.runs.records import NodeRecord
 from backend.runs.states import EventKind
 from backend.runs.store import attempts, metrics, run_store
-from backend.runs.store.metrics import FileKey
 from backend.runs.supervise import gang_rules
 from backend.runs.supervise.gang_rules import NodeView
 
-TAIL_BYTES = 128 << 10
-"""Bytes read of the end of each log. A cause may stand before a traceback, and other output after it."""
 LINES_BEFORE, LINES_AFTER = 5, 20
 """Lines that are shown around the line of a cause, if it is not in the last traceback."""
 
-RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
-ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*:\s*(?P<rank>\d+)", re.DOTALL)
-CANNOT_CONNECT = re.compile(r"gloo/transport/tcp/\S+.*connect: |Gloo connectFullMesh failed")
-"""Errors of gloo on nodes that got a wrong address from another node. They do not name that node."""
-
 _AREAS_OF_SOFTWARE = frozenset({"packages", "engines", "gpus"})
 """Areas of the catalogue whose causes are mostly versions that do not fit together."""
-
-GLOO_WAIT = re.compile(r"Timed out waiting (?P<waited_ms>\d+) ?ms for (?P<operation>send|recv) operation to complete")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,17 +75,17 @@ def _diagnose(
 ) -> Problem:
     ended = [NodeView(rank=r.rank, exit=r.exit, clock_offset_s=r.clock_offset_s) for r in records]
     suspects = [records[view.rank] for view in gang_rules.first_failure(ended)]
-    texts = {record.rank: _logs(connection, run, attempt, record.rank) for record in suspects}
+    texts = {record.rank: logs_of(connection, run, attempt, record.rank) for record in suspects}
     evidence: list[_Evidence] = []
     gpu_error = gpu_errors.find(records)
     first = next(_first_causes(suspects, texts, evidence), None)
     if first is not None and not (gpu_error and first.match.cause.yields_to_kernel_log):
         return _named(first)
     if _loss_is_lost(connection, run, attempt):
-        return _problem("loss_not_finite", suspects[0], texts[suspects[0].rank])
+        return problem_of("loss_not_finite", suspects[0], texts[suspects[0].rank])
     if gpu_error is not None:
         return gpu_error
-    wrong_address = _unreachable_by_gloo(connection, run, attempt, records)
+    wrong_address = waiting_ranks.unreachable_by_gloo(connection, run, attempt, records)
     if wrong_address is not None:
         return wrong_address
     first_cause = next((r for r in suspects if _has_stalled(r) or not _is_consequence(texts[r.rank])), None)
@@ -111,11 +100,11 @@ def _diagnose(
     if without_logs is not None:
         return without_logs
     stopped = [record for record in records if record not in suspects]
-    logs = ((record, _logs(connection, run, attempt, record.rank)) for record in stopped)
+    logs = ((record, logs_of(connection, run, attempt, record.rank)) for record in stopped)
     evidence += [best for record, texts_of_node in logs if (best := _evidence(record, texts_of_node))]
     if evidence:
         return _named(min(evidence, key=lambda shown: shown.match.order[0]))
-    return _problem("communication_failed", suspects[0], texts[suspects[0].rank])
+    return problem_of("communication_failed", suspects[0], texts[suspects[0].rank])
 
 
 def _without_logs(
@@ -139,81 +128,7 @@ def _without_logs(
         return _by_exit(killed, texts[killed.rank])
     if unreachable:
         return node_lost(records[max(unreachable, key=lambda rank: unreachable[rank])], max(unreachable.values()))
-    return _timed_out(connection, run, attempt, records) or _absent_by_gloo(connection, run, attempt, records)
-
-
-_CODE_OF_VERDICT: Mapping[collectives.Why, str] = {
-    "absent": "collective_not_joined",
-    "differ": "collectives_differ",
-    "hung": "collective_hung",
-}
-
-
-def _timed_out(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem | None:
-    """Return what the watchdogs of all ranks report of a timed-out collective, with the node of the first rank to
-    blame.
-    """
-    logs = {
-        int(match["rank"]): {file: text}
-        for record in records
-        for file, text in _logs(connection, run, attempt, record.rank).items()
-        if (match := RANK_LOG.fullmatch(file))
-    }
-    messages = {rank: collectives.read(*log.values()) for rank, log in logs.items()}
-    if not any(message.waits for message in messages.values()):
-        return None
-    job = run_store.job_of(connection, run)
-    verdict = collectives.judge(messages, job)
-    first = verdict.ranks[0]
-    return _problem(
-        _CODE_OF_VERDICT[verdict.why],
-        records[first // job.cluster.gpus_per_node],
-        logs.get(first, {}),
-        ranks=", ".join(f"rank {rank}" for rank in verdict.ranks[: collectives.MOST]),
-        operation=" / ".join(verdict.operations),
-        waited_s=round(verdict.waited_s),
-        waiting=verdict.waiting,
-    )
-
-
-def _absent_by_gloo(
-    connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]
-) -> Problem | None:
-    """Blame the only rank that did not wait for others when all others waited until gloo's time-out."""
-    logs = {
-        int(match["rank"]): (record, file, text)
-        for record in records
-        for file, text in _logs(connection, run, attempt, record.rank).items()
-        if (match := RANK_LOG.fullmatch(file))
-    }
-    waits = {rank: wait for rank, (_, _, text) in logs.items() if (wait := GLOO_WAIT.search(text))}
-    absent = set(logs) - set(waits)
-    if not waits or len(absent) != 1:
-        return None
-    rank = absent.pop()
-    record, file, text = logs[rank]
-    return _problem(
-        "collective_not_joined",
-        record,
-        {file: text},
-        ranks=f"rank {rank}",
-        of_rank=rank,
-        operation=" / ".join(sorted({wait["operation"] for wait in waits.values()})),
-        waited_s=max(int(wait["waited_ms"]) for wait in waits.values()) // 1000,
-        waiting=len(waits),
-    )
-
-
-def _unreachable_by_gloo(
-    connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]
-) -> Problem | None:
-    """Blame the only node that reports no error while all others cannot connect: it announced a wrong address."""
-    logs = [_logs(connection, run, attempt, record.rank) for record in records]
-    cannot_connect = CANNOT_CONNECT.search
-    silent = [r for r, texts in zip(records, logs, strict=True) if not any(map(cannot_connect, texts.values()))]
-    if len(silent) != 1 or len(records) < 3:
-        return None
-    return _problem("wrong_interface", silent[0], logs[silent[0].rank])
+    return waiting_ranks.waited_for(connection, run, attempt, records)
 
 
 def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem | None:
@@ -226,7 +141,7 @@ def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequ
             (stuck for report in reports if report and (stuck := report.get("stuck"))), stopped.get(record.rank)
         )
         if stuck:
-            return _problem(
+            return problem_of(
                 "process_stuck",
                 record,
                 _logs_of_ranks(connection, run, attempt, record, stuck),
@@ -255,7 +170,7 @@ def _logs_of_ranks(
 ) -> dict[str, str]:
     """Return the logs of the ranks that make no progress, where the supervisor knows them."""
     named = {f"rank{rank}.log" for _, _, _, rank in stuck}
-    return {file: text for file, text in _logs(connection, run, attempt, record.rank).items() if file in named}
+    return {file: text for file, text in logs_of(connection, run, attempt, record.rank).items() if file in named}
 
 
 def node_lost(record: NodeRecord, seconds: float) -> Problem:
@@ -315,22 +230,22 @@ def _named(evidence: _Evidence) -> Problem:
         **({"others": list(evidence.others)} if evidence.others else {}),
         **({"of_rank": int(rank["rank"])} if rank else {}),
     }
-    problem = _problem(match.cause.code, evidence.record, {evidence.file: evidence.text}, **values)
+    problem = problem_of(match.cause.code, evidence.record, {evidence.file: evidence.text}, **values)
     return replace(problem, values={**problem.values, "lines": lines})
 
 
 def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
     ended: Exit = record.exit or {}
     if ended.get("disk_full"):  # no program could write to the disk that it was full
-        return _problem("disk_full", record, logs)
+        return problem_of("disk_full", record, logs)
     if ended.get("reason") in _CODE_OF_REASON:
         detail = log_causes.last_lines(logs)[1]
-        return _problem(_CODE_OF_REASON[ended["reason"]], record, logs, detail=detail, run="?")
+        return problem_of(_CODE_OF_REASON[ended["reason"]], record, logs, detail=detail, run="?")
     if _was_killed(record, logs) and _oom_kills(record):
         return _host_out_of_memory(record, logs)
     if _was_killed(record, logs):
-        return _problem("killed", record, logs, exit=ended.get("code"))
-    problem = _problem("training_failed", record, logs, exit=ended.get("code"))
+        return problem_of("killed", record, logs, exit=ended.get("code"))
+    problem = problem_of("training_failed", record, logs, exit=ended.get("code"))
     return replace(problem, values={**problem.values, "lines": log_causes.first_lines(logs)[1]})
 
 
@@ -344,7 +259,7 @@ def _oom_kills(record: NodeRecord) -> int:
 
 
 def _host_out_of_memory(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
-    return _problem("host_out_of_memory", record, logs, detail=f"oom_kill {_oom_kills(record)}")
+    return problem_of("host_out_of_memory", record, logs, detail=f"oom_kill {_oom_kills(record)}")
 
 
 def _was_killed(record: NodeRecord, logs: Mapping[str, str]) -> bool:
@@ -358,24 +273,6 @@ _CODE_OF_REASON = {
     "start_failed": "start_failed",
     UNREADABLE: "exit_unreadable",
 }
-
-
-def _problem(code: str, record: NodeRecord, logs: Mapping[str, str], **values: object) -> Problem:
-    file, lines = log_causes.last_lines(logs)
-    details = {"node": record.address, "rank": record.rank, "file": file, "lines": lines, **values}
-    return Problem(code=code, node=record.address, values=details)
-
-
-def _logs(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> dict[str, str]:
-    """Return the ends of a node's logs: first that of the rank that torchrun blames, last the node's console."""
-    texts = {}
-    for file in metrics.log_files(connection, run, attempt, rank):
-        key = FileKey(run=run, attempt=attempt, rank=rank, file=file)
-        texts[file] = readable(metrics.log_tail(connection, key, size=TAIL_BYTES)[1])
-    blamed = ROOT_CAUSE.search(texts.get("out.log", ""))
-    first = f"rank{blamed['rank']}.log" if blamed else ""
-    order = sorted(texts, key=lambda file: (file == "out.log", file != first, file))
-    return {file: texts[file] for file in order}
 
 
 def _has_stalled(record: NodeRecord) -> bool:

@@ -16,7 +16,7 @@ from backend.estimate.model.lengths import computed_length
 from backend.job.job import Job
 from backend.job.presets import Interval, resolve_model
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.collect.node_records import Gpu
+from backend.runs.collect.node_records import GpuOfBeat
 from backend.runs.diagnosis.straggler import limited
 from backend.runs.records import Point, problem_to_json
 from backend.runs.states import EventKind
@@ -169,7 +169,7 @@ def _slow(connection: sqlite3.Connection, run: str, attempt: int, job: Job, plan
     return Problem(code="steps_slow_software")
 
 
-def _beats(connection: sqlite3.Connection, run: str, attempt: int, began: float) -> dict[int, list[list[Gpu]]]:
+def _beats(connection: sqlite3.Connection, run: str, attempt: int, began: float) -> dict[int, list[list[GpuOfBeat]]]:
     """Return the GPUs of each node in the heartbeats since `began`, by the clock of node 0."""
     nodes = attempts.nodes(connection, run, attempt)
     since = began - nodes[0].clock_offset_s if nodes else began

@@ -127,15 +127,6 @@ def is_only_consequence(log: str) -> bool:
     return all(CONSEQUENCES.search(error) or _OF_LAUNCHER.search(error) for error in (*errors, *of_nccl))
 
 
-def category_of(log: str) -> str | None:
-    """Return the category of the cause that a single log shows; None if it shows none, or several equally well."""
-    shown = probable(matches(log))
-    if not shown:
-        return "consequence_only" if is_only_consequence(log) else None
-    categories = {match.cause.category for match in shown}
-    return categories.pop() if len(categories) == 1 else None
-
-
 def last_lines(logs: Mapping[str, str]) -> tuple[str, str]:
     """Return (file, text): the last traceback of the first log that has one, else the end of the first log."""
     for file, text in logs.items():

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Literal
 
-from backend.runs.collect.node_records import Gpu
+from backend.runs.collect.node_records import GpuOfBeat
 from backend.runs.diagnosis.findings import Held, Loaded, Straggler
 from backend.runs.records import NodeSnapshot
 from backend.runs.store import metrics
@@ -85,9 +85,9 @@ def compare(times: Sequence[tuple[int, float]]) -> tuple[int, float, float] | No
     return times[1 + first][0], step_s, usual_s
 
 
-def limited(beats: Mapping[int, Sequence[Sequence[Gpu]]]) -> list[Held]:
+def limited(beats: Mapping[int, Sequence[Sequence[GpuOfBeat]]]) -> list[Held]:
     """Return the GPUs that report a limited clock in half of their heartbeats or more; else those with slow clocks."""
-    gpus_by_position: dict[tuple[int, int], list[Gpu]] = {}
+    gpus_by_position: dict[tuple[int, int], list[GpuOfBeat]] = {}
     for node, of_node in beats.items():
         for gpus in of_node:
             for gpu in gpus:
@@ -122,7 +122,7 @@ def _limit(reasons: Sequence[float]) -> str | None:
     )
 
 
-def _values(gpus: Sequence[Gpu], key: Literal["utilization", "clock_mhz", "clock_limits"]) -> list[float]:
+def _values(gpus: Sequence[GpuOfBeat], key: Literal["utilization", "clock_mhz", "clock_limits"]) -> list[float]:
     return [gpu[key] for gpu in gpus if key in gpu]
 
 

@@ -22,7 +22,7 @@ from backend.runs.launch.resume import checkpoint_folder
 from backend.runs.rank_secrets import TakenSecrets
 from backend.runs.store.derived_runs import DerivedRun
 from backend.runs.tasks.discovery import refuse_scheduler
-from backend.runs.tasks.export import Source, find_source, target_of
+from backend.runs.tasks.export import SavedModel, find_source, target_of
 from backend.runs.tasks.one_off_task import all_read
 
 TUNED, BASE = "tuned", "base"
@@ -153,7 +153,7 @@ def model_args(derived: DerivedRun, job: Job, name: str, node: Node) -> dict[str
     raise ProblemsError([Problem(code=code, node=node.name, values={"folder": folder, "run": derived.trained})])
 
 
-def _newest_source(job: Job, results: str, node: Node) -> Source | None:
+def _newest_source(job: Job, results: str, node: Node) -> SavedModel | None:
     """Return the model of the newest checkpoint: ms-swift saves nothing else, and a run that was stopped may not have.
 
     Raises NodeError and GroupError.

@@ -15,7 +15,7 @@ from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
 from backend.runs.launch.preflight import connect_nodes
-from backend.runs.records import Source
+from backend.runs.records import StartCheckpoint
 from backend.runs.states import EventKind
 from backend.runs.store import run_store
 
@@ -112,7 +112,7 @@ def choose_checkpoint(job: Job, run: str, saved: Checkpoints, policy: ResumePoli
 
 def find_source(
     source_job: Job, run: str, step: int | None, connections: Connections, job: Job | None = None
-) -> Source:
+) -> StartCheckpoint:
     """Return a checkpoint of a run (its job: `source_job`) that another run (`job`) can start from.
 
     Raises ProblemsError when there is no checkpoint, when the plan of `job` cannot load it, or when one of its nodes
@@ -124,7 +124,9 @@ def find_source(
     if chosen_step is None:
         raise ProblemsError([Problem(code="no_checkpoint", values=values)])
     files = saved.files[chosen_step]
-    source = Source(run=run, step=chosen_step, folder=saved.path(chosen_step), bound=bound_to(source_job, files))
+    source = StartCheckpoint(
+        run=run, step=chosen_step, folder=saved.path(chosen_step), bound=bound_to(source_job, files)
+    )
     if job is not None and (problems := check_source(source_job, job, source.bound)):
         raise ProblemsError(problems)
     if job is not None and job.cluster.hosts != source_job.cluster.hosts:

@@ -71,11 +71,6 @@ def newest(connection: sqlite3.Connection, trained: str, kind: Kind) -> DerivedR
     return None if row is None else _derived(row)
 
 
-def trained_runs(connection: sqlite3.Connection) -> dict[str, str]:
-    """Return derived run -> the run whose model it uses."""
-    return {row["run"]: row["trained"] for row in connection.execute("SELECT run, trained FROM derived_runs")}
-
-
 def add_result(connection: sqlite3.Connection, run: str, result: Mapping[str, Any], *, now: float) -> None:
     """Store the result of an evaluation. A second one changes nothing."""
     values = (run, json.dumps(result, ensure_ascii=False), now)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.runs.collect.node_records import Beat, Gpu, Gpus, Heartbeat, stored
+from backend.runs.collect.node_records import Beat, GpuOfBeat, Gpus, Heartbeat, stored
 from backend.runs.records import Point
 from backend.runs.store import attempts, curve_levels, utilization
 
@@ -283,7 +283,9 @@ def newest_heartbeats(connection: sqlite3.Connection, run: str, attempt: int) ->
     return {row["rank"]: (row["received"], beat) for row, beat in beats if beat is not None}
 
 
-def recent_gpus(connection: sqlite3.Connection, run: str, attempt: int, rank: int, *, since: float) -> list[list[Gpu]]:
+def recent_gpus(
+    connection: sqlite3.Connection, run: str, attempt: int, rank: int, *, since: float
+) -> list[list[GpuOfBeat]]:
     """Return the GPUs of a node in each heartbeat that arrived at `since` or later."""
     rows = connection.execute(
         "SELECT data FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND received >= ?",

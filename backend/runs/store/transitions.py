@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from backend.job.job import Job
 from backend.job.mapping import dump_job
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.records import Source
+from backend.runs.records import StartCheckpoint
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import attempts, derived_runs, node_replacement, queue_order, run_store
 from backend.runs.view.history import is_saving
@@ -22,7 +22,7 @@ class LaunchRequest:
 
     token: str | None
     restarts: int
-    source: Source | None
+    source: StartCheckpoint | None
     accepted: str | list[str]
     """The warnings, as accepted_warnings.to_stored returns them."""
 

@@ -17,6 +17,8 @@ from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_programs import node_program
 from backend.engines import NodeCommand, Placement, Rendered, results_folder
+from backend.engines.checkpoints import WEIGHTS
+from backend.engines.keys import DTYPES
 from backend.engines.swift_models import swift_names
 from backend.job.job import Job
 from backend.job.launch_rules import on_login_node
@@ -44,7 +46,6 @@ STALL_S = 1800.0
 """Converters print little while they load and write. Each takes minutes for a model of 72B."""
 FOLDER = "exported"
 """Folder in the job's output_dir."""
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 Kind = Literal["ready", "merge", "merge_swift", "megatron"]
 ReportLine = Callable[[str], object]
@@ -52,7 +53,7 @@ ReportLine = Callable[[str], object]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class SavedModel:
     """The saved model of a run, and how to export it."""
 
     folder: str
@@ -101,7 +102,7 @@ def export_run(
         raise ProblemsError([error.problem]) from error
 
 
-def find_source(job: Job, folder: str, node: Node) -> Source | None:
+def find_source(job: Job, folder: str, node: Node) -> SavedModel | None:
     """Read which model a results folder holds; None when there is none. Raises NodeError."""
 
     def has(name: str) -> bool:
@@ -110,19 +111,19 @@ def find_source(job: Job, folder: str, node: Node) -> Source | None:
     is_swift = job.traits.environment == "swift"
     # Its Megatron writes the whole model beside a checkpoint of adapters (4.6.0 megatron/trainers/base.py).
     if is_swift and any(node.exists(posixpath.join(f"{folder}-merged", name)) for name in WEIGHTS):
-        return Source(folder=f"{folder}-merged", kind="ready")
+        return SavedModel(folder=f"{folder}-merged", kind="ready")
     if has("adapter_config.json"):
-        return Source(folder=folder, kind="merge_swift" if is_swift else "merge")
+        return SavedModel(folder=folder, kind="merge_swift" if is_swift else "merge")
     if any(has(name) for name in WEIGHTS):
-        return Source(folder=folder, kind="ready")
+        return SavedModel(folder=folder, kind="ready")
     if is_swift and has("latest_checkpointed_iteration.txt"):
         # Only its Megatron can read it, which needs Transformer Engine and GPUs.
         kind = "mcore_adapter" if job.training.method == "lora" else "mcore_model"
         raise NodeError("export_by_swift", node.name, field="engine", folder=folder, kind=kind)
-    return Source(folder=folder, kind="megatron") if has("mca_config.json") else None
+    return SavedModel(folder=folder, kind="megatron") if has("mca_config.json") else None
 
 
-def export(job: Job, run: str, source: Source, target: str, node: Node, progress: ReportLine) -> Exported:
+def export(job: Job, run: str, source: SavedModel, target: str, node: Node, progress: ReportLine) -> Exported:
     """Convert the model on node 0 unless it is ready. The target is complete or does not exist.
 
     Raises ProblemsError.
@@ -165,7 +166,7 @@ def target_of(job: Job, run: str, step: int | None) -> str:
     return posixpath.join(str(job.training.output_dir), FOLDER, name)
 
 
-def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int, NodeFacts]) -> launch.Attempt:
+def _attempt(job: Job, run: str, source: SavedModel, target: str, facts: Mapping[int, NodeFacts]) -> launch.Attempt:
     placement = launch.make_placement(job, f"{run}-export", 1, facts, job.cluster.port_range[0])
     settings = {
         "kind": source.kind,
@@ -174,14 +175,11 @@ def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int
         "model": job.model.path,
         "template": job.training.template,
         "names": swift_names(job),
-        "dtype": _DTYPES[job.training.precision],
+        "dtype": DTYPES[job.training.precision],
     }
     files = {PROGRAM: node_program(PROGRAM).decode(), "export.json": json.dumps(settings, indent=1)}
     rendered = Rendered(files=files, commands=(_command(job, placement),))
     return make_attempt(job, f"{run}-export", placement, facts, rendered, STALL_S)
-
-
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def _command(job: Job, placement: Placement) -> NodeCommand:
