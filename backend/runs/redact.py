@@ -5,7 +5,7 @@ import re
 import threading
 from collections.abc import Mapping
 
-from backend.engines.checks import SHAPES
+from backend.engines.job_secrets import SHAPES
 
 MARK = "<redacted>"
 
