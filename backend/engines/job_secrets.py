@@ -9,8 +9,18 @@ from backend.job.cluster import Cluster
 from backend.job.mapping import texts_in
 from backend.job.problems import Problem
 
-SHAPES = r"(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[baprs]-)[A-Za-z0-9_\-]{8,}|AKIA[0-9A-Z]{16}"
-"""Patterns of tokens of well-known services."""
+SHAPES = (
+    r"(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[baprs]-)[A-Za-z0-9_\-]{8,}|AKIA[0-9A-Z]{16}"
+    r"|wandb_v1_[A-Za-z0-9_]{60,}|ms-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+)
+"""Patterns of tokens of well-known services.
+
+W&B since 2025: https://docs.rs/crate/redact-secret/latest/source/src/detectors/wandb.rs, which names W&B's own tests, and
+https://docs.wandb.ai/support/models/articles/why-does-my-api-key-fail-with-must-be-40-characters (about 86 characters).
+ModelScope: https://docs.gitguardian.com/secrets-detection/secrets-detection-engine/detectors/specifics/modelscope_api_key
+(a prefix) and https://github.com/xianyu110/my-awesome-skills clean-secrets.sh (`ms-` and a UUID). An older key of W&B looks
+like a git commit (40 hex digits), and no source says that SwanLab's keys have a prefix: neither has a pattern.
+"""
 SECRET_CODES = ("extra_secret", "environment_secret", "container_secret")
 """Codes of the problems with what looks like a secret."""
 _SECRET = re.compile(r"(.*_)?(token|key|secret|password|passwd|passphrase|webhook|credentials?)", re.IGNORECASE)
