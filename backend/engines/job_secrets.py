@@ -15,11 +15,13 @@ SHAPES = (
 )
 """Patterns of tokens of well-known services.
 
-W&B since 2025: https://docs.rs/crate/redact-secret/latest/source/src/detectors/wandb.rs, which names W&B's own tests, and
+W&B's new keys, for wandb 0.22.3 and later: https://docs.rs/crate/redact-secret/latest/source/src/detectors/wandb.rs
+(which names W&B's own tests) and
 https://docs.wandb.ai/support/models/articles/why-does-my-api-key-fail-with-must-be-40-characters (about 86 characters).
 ModelScope: https://docs.gitguardian.com/secrets-detection/secrets-detection-engine/detectors/specifics/modelscope_api_key
-(a prefix) and https://github.com/xianyu110/my-awesome-skills clean-secrets.sh (`ms-` and a UUID). An older key of W&B looks
-like a git commit (40 hex digits), and no source says that SwanLab's keys have a prefix: neither has a pattern.
+(a prefix) and clean-secrets.sh of https://github.com/xianyu110/my-awesome-skills (`ms-` and a UUID).
+W&B's older keys look like a git commit (40 hex digits), and no source says that SwanLab's keys have a prefix: neither
+has a pattern.
 """
 SECRET_CODES = ("extra_secret", "environment_secret", "container_secret")
 """Codes of the problems with what looks like a secret."""

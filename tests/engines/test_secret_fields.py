@@ -23,12 +23,17 @@ def test_a_variable_that_is_named_like_a_secret_is_refused(name: str) -> None:
     assert [problem.code for problem in check_engine(ddp(environment={name: "x"}))] == ["environment_secret"]
 
 
-TOKENS = [f"wandb_v1_{'aB3_' * 19}c", "ms-01234567-89ab-cdef-0123-456789abcdef"]
+TOKENS = [
+    TOKEN,
+    f"wandb_v1_{'aB3_' * 19}c",
+    "ms-01234567-89ab-cdef-0123-456789abcdef",
+    "sk-0123456789abcdef",
+    "ghp_0123456789abcdef",
+    "AKIAIOSFODNN7EXAMPLE",
+]
 
 
-@pytest.mark.parametrize(
-    "text", [TOKEN, *TOKENS, "sk-0123456789abcdef", "ghp_0123456789abcdef", "AKIAIOSFODNN7EXAMPLE"]
-)
+@pytest.mark.parametrize("text", TOKENS)
 def test_a_value_that_looks_like_a_token_is_refused_under_any_name(text: str) -> None:
     assert [problem.code for problem in check_engine(ddp(environment={"HARMLESS": text}))] == ["environment_secret"]
     assert [problem.code for problem in check_engine(ddp(extra={"run_name": text}))] == ["extra_secret"]
