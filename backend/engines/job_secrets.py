@@ -104,9 +104,12 @@ def _containers_in(cluster: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         environments = owner.get("environments") if isinstance(owner, Mapping) else None
         for environment in environments.values() if isinstance(environments, Mapping) else ():
             container = environment.get("container") if isinstance(environment, Mapping) else None
-            options = container.get("options") if isinstance(container, dict) else None
-            if isinstance(options, list) and all(isinstance(option, str) for option in options):
+            if isinstance(container, dict) and _are_texts(container.get("options")):
                 yield container
+
+
+def _are_texts(options: object) -> bool:
+    return isinstance(options, list) and all(isinstance(option, str) for option in options)
 
 
 def _without_secret_options(options: Sequence[str]) -> list[str]:
