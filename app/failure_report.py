@@ -1,9 +1,10 @@
 """A report of a run for people who are asked for help: the job, the events, the exits and the ends of the logs.
 
-Secrets, addresses, user names and home folders are replaced, because such a report is posted in public.
+Secrets, addresses, names of hosts and users, and home folders are replaced, because such a report is posted in public.
 """
 
 import io
+import ipaddress
 import json
 import re
 import zipfile
@@ -17,12 +18,15 @@ from backend.job.mapping import dump_job
 from backend.job.problems import ProblemsError
 from backend.runs.api import FileKey, decoded
 from backend.runs.records import RunSnapshot
-from backend.runs.redact import redact
+from backend.runs.redact import redact, redact_value
 
 LOG_BYTES = 256 << 10
 """Bytes of the end of each log."""
 _HOME = re.compile(r"/(?:home|Users)/[^/\s\"']+")
 _ADDRESS = re.compile(r"\b(?!127\.0\.0\.1\b)(?:\d{1,3}\.){3}\d{1,3}\b(?!\.\d)")
+_IPV6 = re.compile(r"(?<![\w:.])(?=[\da-fA-F]{0,4}:)[\da-fA-F:]{2,39}(?:\.\d{1,3}){0,3}(?![\w:])")
+"""What may be an IPv6 address."""
+_DOMAIN = r"(?:\.[A-Za-z][\w-]*){2,}"
 
 
 def failure_report(services: Services, run: str) -> bytes:
@@ -34,18 +38,24 @@ def failure_report(services: Services, run: str) -> bytes:
             job: Job | None = reader.job(run)
         except ProblemsError:  # a run that was started elsewhere has no job
             job = None
-    names = _names(snapshot, job)
+        hostnames = reader.hostnames(run, snapshot.attempt)
+    names = _host_names(hostnames, job) | _names(snapshot, job)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr(f"{run}/run.json", _facts(services, snapshot, names))
         for name, text in _files(services, snapshot, job):
             packed.writestr(f"{run}/{name}", _anonymous(text, names))
     return buffer.getvalue()
 
 
-def _files(services: Services, run: RunSnapshot, job: Job | None) -> Iterator[tuple[str, str]]:
+def _facts(services: Services, run: RunSnapshot, names: Mapping[str, str]) -> str:
+    """Return the JSON of the run. Its texts are replaced before JSON escapes them, which joins `n` to the next word."""
     with services.database.read() as reader:
         software = {node.rank: reader.versions(run.id, run.attempt, node.rank) for node in run.nodes}
     facts = {"megaboard": backend.__version__, "software": software, **to_json_data(run)}
-    yield "run.json", json.dumps(facts, indent=1, ensure_ascii=False, default=str)
+    return json.dumps(_anonymous_value(redact_value(facts), names), indent=1, ensure_ascii=False)
+
+
+def _files(services: Services, run: RunSnapshot, job: Job | None) -> Iterator[tuple[str, str]]:
     if job is not None:
         yield "job.yaml", dump_job(job)
     for node in run.nodes:
@@ -56,7 +66,15 @@ def _files(services: Services, run: RunSnapshot, job: Job | None) -> Iterator[tu
                 yield f"logs/node{node.rank}/{file}", decoded(data)
 
 
-def _names(run: RunSnapshot, job: Job | None) -> Mapping[str, str]:
+def _host_names(hostnames: Mapping[int, str], job: Job | None) -> dict[str, str]:
+    """Return each own name of a machine, whole and without its domain -> what replaces it."""
+    is_login = job is not None and job.cluster.scheduler is not None
+    own = {name: "login" if is_login else f"node{rank}" for rank, name in hostnames.items()}
+    own |= {name.partition(".")[0]: replacement for name, replacement in own.items()}
+    return {name: replacement for name, replacement in own.items() if name not in ("", "localhost")}
+
+
+def _names(run: RunSnapshot, job: Job | None) -> dict[str, str]:
     """Return each name of a node, user or key file -> what replaces it."""
     names = {node.address: f"node{node.rank}" for node in run.nodes}
     hosts = [(f"node{rank}", host) for rank, host in enumerate(job.cluster.hosts)] if job else []
@@ -75,5 +93,28 @@ def _names(run: RunSnapshot, job: Job | None) -> Mapping[str, str]:
 def _anonymous(text: str, names: Mapping[str, str]) -> str:
     text = redact(text)
     for name in sorted(names, key=len, reverse=True):
-        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", names[name], text)
-    return _ADDRESS.sub("<address>", _HOME.sub("/home/user", text))
+        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?:{_DOMAIN})?(?![\w-])", names[name], text)
+    text = _IPV6.sub(_without_address, _HOME.sub("/home/user", text))
+    return _ADDRESS.sub("<address>", text)
+
+
+def _anonymous_value(value: object, names: Mapping[str, str]) -> object:
+    """Return data of a JSON type with every text replaced, keys included."""
+    if isinstance(value, str):
+        return _anonymous(value, names)
+    if isinstance(value, dict):
+        return {_anonymous(str(key), names): _anonymous_value(item, names) for key, item in value.items()}
+    return [_anonymous_value(item, names) for item in value] if isinstance(value, list) else value
+
+
+def _without_address(match: re.Match[str]) -> str:
+    """Return the text with its IPv6 address replaced, if it is that of a machine. A port or a colon may follow it."""
+    for text in (match[0], match[0].rpartition(":")[0]):
+        try:
+            address = ipaddress.IPv6Address(text)
+        except ValueError:
+            continue
+        if not (address.is_loopback or address.is_unspecified):
+            return "<address>" + match[0].removeprefix(text)
+        break
+    return match[0]

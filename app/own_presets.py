@@ -9,6 +9,7 @@ from pathlib import Path
 
 from app.private_file import write_atomically
 from backend.engines import check_engine
+from backend.engines.job_secrets import SECRET_CODES
 from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT
 from backend.job.problems import Problem, ProblemsError, quoted
@@ -53,7 +54,7 @@ def save_preset(home: Path, name: str, text: str, *, replace: bool = False) -> N
 
 def refuse_secrets(job: Job) -> None:
     """Raise ProblemsError if a value of the job looks like a secret: users share preset files."""
-    secrets = [problem for problem in check_engine(job) if problem.code in ("extra_secret", "environment_secret")]
+    secrets = [problem for problem in check_engine(job) if problem.code in SECRET_CODES]
     if secrets:
         raise ProblemsError(secrets)
 

@@ -31,6 +31,7 @@ class StoredRun:
         gpus_per_node: int = 1,
         addresses: Sequence[str] = (),
         attempted: bool = True,
+        hostnames: Mapping[int, str] | None = None,
     ) -> None:
         self.store = store
         self.id = run
@@ -38,6 +39,7 @@ class StoredRun:
         self.gpus_per_node = gpus_per_node
         self.now = now
         self.attempt = 1
+        self._rendered = {"hostnames": hostnames or {}}
         self._offsets: dict[tuple[int, int, str], int] = {}
         cluster = {"gpu": "h100-80g", "nodes": nodes, "gpus_per_node": gpus_per_node}
         cluster["hosts"] = [dict(zip(("address", "port"), _split(address), strict=True)) for address in self.addresses]
@@ -56,7 +58,12 @@ class StoredRun:
             NodeRecord(rank=i, address=one, folder=f"/run/node{i}", python="/opt/python", mark=f"m.{i}")
             for i, one in enumerate(self.addresses)
         ]
-        attempt = {"master": ("10.0.0.1", 29500), "rendered": {}, "nodes": records, "checkpoint_step": checkpoint_step}
+        attempt = {
+            "master": ("10.0.0.1", 29500),
+            "rendered": self._rendered,
+            "nodes": records,
+            "checkpoint_step": checkpoint_step,
+        }
         self.store.write(lambda c: attempts.create(c, self.id, self.attempt, time=self.now, **attempt))
 
     def restart(self, checkpoint_step: int | None = None, rank: int | None = None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.output import FAILED
-from app.cli.serve import add_binding, binding_of, password_from_file, print_error, serve_page
+from app.cli.serve import add_binding, binding_of, password_from_file, password_text, print_error, serve_page
 from app.demo import tiny_model
 from app.demo.job import demo_job, demo_name
 from app.demo.local_nodes import DemoError, LocalNodes, find_sshd
@@ -57,7 +57,6 @@ def run(args: argparse.Namespace, lang: str) -> int:
         return print_error(error, lang)
     # The page handles signals later. Until then, SIGTERM must run the clean-up below, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
-    login = t(lang, "cli.demo.password", password=new_password) if new_password else t(lang, "cli.serve.password.given")
     end = t(lang, "cli.demo.keeps" if args.keep else "cli.demo.ends")
     with listener:
         home = make_home(home_path() / "demo")
@@ -67,6 +66,8 @@ def run(args: argparse.Namespace, lang: str) -> int:
             job = _start_nodes(home, cluster, str(node_python.absolute()), lang)
             draft = "cli.demo.filled" if save_demo_job(home, job) else "cli.demo.other"
             name = demo_name(job, lang)
+            given = t(lang, "cli.serve.password.given")
+            login = password_text(lang, home, new_password, "cli.demo.password") if new_password else given
             print(t(lang, "cli.demo.ready", nodes=args.nodes), t(lang, draft, name=name), login, sep="\n", flush=True)
             password = password or PasswordHash.of(str(new_password))
             return serve_page(home, binding, listener, password, lang, end, demo=job)

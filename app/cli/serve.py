@@ -184,16 +184,19 @@ def _password(home: Path, args: argparse.Namespace, lang: str) -> PasswordHash:
     password = random_password()
     Audit(home).record("new_password")
     # Print it before it is stored: nobody could log in with a stored password that was not printed.
-    print(_password_text(lang, home, password), flush=True)
+    print(password_text(lang, home, password, "cli.serve.password.made"), flush=True)
     password_hash = PasswordHash.of(password)
     store_hash(home, password_hash)
     return password_hash
 
 
-def _password_text(lang: str, home: Path, password: str) -> str:
+def password_text(lang: str, home: Path, password: str, shown: str) -> str:
+    """Return what to print of a new password: the text of the key `shown`, or the private file that now has it.
+
+    Output that is not a terminal is often a log file, which must not contain a password.
+    """
     if sys.stdout.isatty():
-        return t(lang, "cli.serve.password.made", password=password)
-    # Output that is not a terminal is often a log file, which must not contain a password.
+        return t(lang, shown, password=password)
     path = home / f"password-{int(time.time())}.txt"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(password + "\n")

@@ -42,7 +42,7 @@ def file_of_all_but_components(object: Any) -> str:
 
 
 def _temporary_folder(home: Path) -> Path:
-    """Return the folder for temporary downloads: in the home folder, or a system folder if the home is read-only."""
+    """Return the folder for Gradio's temporary files: in the home folder, or a system folder if that is read-only."""
     folder = home / "gradio"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -151,26 +151,12 @@ def _mount(app: FastAPI, blocks: gr.Blocks, path: str, home: Path) -> None:
         ssr_mode=False,
         pwa=False,
         allowed_paths=[],
-        blocked_paths=[str(Path("~/.ssh").expanduser()), *_private(home)],
+        # No component of the page serves a file, so Gradio's own folder in the home folder is blocked, too.
+        blocked_paths=[str(Path("~/.ssh").expanduser()), str(home)],
         max_file_size=_UPLOAD_LIMIT,
         theme=THEME,
     )
     blocks._queue.sleep_when_free = _QUEUE_POLL_S
-
-
-def _private(home: Path) -> list[str]:
-    """Return everything in the home folder except Gradio's folder of temporary downloads."""
-    names = (
-        "archive",
-        "audit.jsonl",
-        "clusters",
-        "demo",
-        "identity.json",
-        "known_hosts",
-        "megaboard.db",
-        "password.json",
-    )
-    return [str(home / name) for name in names]
 
 
 def _serve_files(app: FastAPI) -> None:

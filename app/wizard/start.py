@@ -13,6 +13,7 @@ from app.text import has, t
 from app.wizard.draft_state import read
 from app.wizard.texts import read_texts
 from backend.engines.importing import ASSUMED, ImportLine, import_source, is_job, read_source
+from backend.engines.job_secrets import check_containers
 from backend.job.job import Job
 from backend.job.mapping import dump_mapping, load_mapping, parameters, parse_job, to_mapping
 from backend.job.presets import gpus, models, recipes
@@ -114,6 +115,8 @@ def remove_preset(services: Services, name: str) -> None:
 def save_cluster(services: Services, name: str, *, replace: bool) -> None:
     """Save the draft's machines and nodes as a named cluster. Raises ProblemsError."""
     job = _readable(services, *read_texts(services.draft.job_mapping()))
+    if problems := check_containers(job.cluster):
+        raise ProblemsError(problems)
     services.audit.record("save_cluster", name=name)
     home.save_cluster(services.home, name, to_mapping(job)["cluster"], replace=replace)
 

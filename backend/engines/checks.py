@@ -1,12 +1,12 @@
-"""Checks of what a job passes directly to its engine: `extra`, `environment` and folders."""
+"""Checks of what a job passes directly to its engine: `extra`, `environment`, options of containers and folders."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from backend.engines.engine import Engine
 from backend.engines.extra_keys import check_known
+from backend.engines.job_secrets import check_containers, looks_secret
 from backend.job.job import Job
 from backend.job.mapping import get_value, parameters, texts_in
 from backend.job.patterns import PRINTABLE
@@ -14,9 +14,6 @@ from backend.job.problems import Problem
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,79}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_SECRET = re.compile(r"(.*_)?(token|key|secret|password|passwd|passphrase|webhook|credentials?)", re.IGNORECASE)
-SHAPES = r"(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[baprs]-)[A-Za-z0-9_\-]{8,}|AKIA[0-9A-Z]{16}"
-"""Patterns of tokens of well-known services."""
 # Job files may have the engine's keys of these fields in `extra`, as before there were the fields.
 _ALSO_IN_EXTRA = (
     "training.eval_size", "training.eval_dataset", "training.mix_strategy", "training.interleave_probs",
@@ -42,9 +39,10 @@ _OWNED_VARIABLE = re.compile(
 
 
 def check_passed_on(job: Job, engine: Engine) -> list[Problem]:
-    """Return every problem of the keys and variables that the job passes to its engine."""
+    """Return every problem of the keys, variables and options that the job passes to its engine."""
     problems = [problem for key, value in job.extra.items() if (problem := _check_extra(job, key, value, engine))]
     problems += [problem for name, text in job.environment.items() if (problem := _check_variable(job, name, text))]
+    problems += check_containers(job.cluster)
     problems += _check_folders(job)
     return problems + _check_evaluation(job)
 
@@ -64,30 +62,6 @@ def _check_evaluation(job: Job) -> list[Problem]:
         edit = {"training.eval_size": 0.01}
         return [Problem(code="eval_without_data", field="training.eval_steps", edit=edit)]
     return []
-
-
-def is_secret(name: str) -> bool:
-    """Return whether the name of a key or a variable is typical of a secret."""
-    return _SECRET.fullmatch(name) is not None
-
-
-def without_secrets(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's mapping without the secrets that `check_passed_on` refuses, so that it may be stored.
-
-    A section that is still text, because it cannot be read yet, is removed if it names or shows a secret.
-    """
-    mapping = dict(job)
-    for section in ("environment", "extra"):
-        content = mapping.get(section)
-        if isinstance(content, Mapping):
-            mapping[section] = {name: value for name, value in content.items() if not _looks_secret(str(name), value)}
-        elif isinstance(content, str) and any(_looks_secret(token, token) for token in re.split(r"[^\w-]+", content)):
-            del mapping[section]
-    return mapping
-
-
-def _looks_secret(name: str, value: Any) -> bool:
-    return is_secret(name) or any(re.fullmatch(SHAPES, text) for text in texts_in(value))
 
 
 def _check_extra(job: Job, key: Any, value: Any, engine: Engine) -> Problem | None:
@@ -122,7 +96,7 @@ def _why_not_passed(
         return "extra_owned", {"path": path}
     if _REFUSED_KEY.fullmatch(key):
         return "extra_refused", {"engine": engine.name}
-    if _looks_secret(key, value):
+    if looks_secret(key, value):
         return "extra_secret", {}
     # llamafactory-cli reads its file with OmegaConf, which would replace `${name}` by another value.
     if any("${" in text or not re.fullmatch(PRINTABLE, text) for text in texts_in(value)):
@@ -135,7 +109,7 @@ def _check_variable(job: Job, name: str, text: str) -> Problem | None:
     problem = check_name(name, field)
     if problem is None and not re.fullmatch(PRINTABLE, text):
         problem = Problem(code="environment_bad", field=field, values={"name": name})
-    if problem is None and _looks_secret(name, text):
+    if problem is None and looks_secret(name, text):
         problem = Problem(code="environment_secret", field=field, values={"name": name})
     if problem is None and name == "CUDA_VISIBLE_DEVICES" and _devices(text) < job.cluster.gpus_per_node:
         values = {"name": name, "visible": _devices(text), "wanted": job.cluster.gpus_per_node}

@@ -92,6 +92,10 @@ class Reader:
         """Return the versions of a node's software at the start of an attempt; empty if they were not recorded."""
         return attempts.versions(self._connection, run, attempt, rank)
 
+    def hostnames(self, run: str, attempt: int) -> dict[int, str]:
+        """Return the nodes' own names by node rank; with a scheduler, only that of the login node, as 0."""
+        return attempts.hostnames(self._connection, run, attempt)
+
     def log_files(self, run: str, attempt: int, rank: int) -> list[str]:
         """Return the names of the logs of a node with stored bytes."""
         return metrics.log_files(self._connection, run, attempt, rank)

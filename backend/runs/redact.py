@@ -5,7 +5,7 @@ import re
 import threading
 from collections.abc import Mapping
 
-from backend.engines.checks import SHAPES
+from backend.engines.job_secrets import SHAPES
 
 MARK = "<redacted>"
 
@@ -14,10 +14,21 @@ _TOKEN = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
 _BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
+# Quotes may be escaped, as in JSON inside JSON. A quoted value ends at the same quote, escaped as often.
 _NAMED = re.compile(
-    r"(?i)\b([\w-]*(?:password|passphrase|passwd|secret(?:[_-]\w+)*|token|api[_-]?key))\b(\s*[=:]\s*)([^\s,;&\"']+)"
+    r"""(?xi)
+    (?P<before>
+        (?P<name_quote>\\{0,7}["'])? (?<![\w-]) [\w-]* SECRET \b (?(name_quote)\\{0,7}["'])
+        \s*[=:]\s* (?:[bru](?=\\{0,7}["']))?
+        | (?<![\w-]) --[\w-]* SECRET (?:\s+ | \\{0,7}["'],\s*) (?!-)
+    )
+    (?:
+        (?P<quote>\\{0,7}["']) (?:(?!(?P=quote)) (?: \\{4} | \\{3}["'] | \\. | . ))+
+        | (?(name_quote) [^\s,;&"'\\()\[\]{}]+ | (?:[^\s,;&"'\\] | \\(?!\\{0,7}["']))+ )
+    )
+    """.replace("SECRET", r"(?:password|passphrase|passwd|secret(?:[_-]\w+)*|token|api[_-]?key)")
 )
-_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)[^\s/@]+(@)")
+_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]+:)[^\s/@]+(@)")
 _SECRET_NAME = re.compile(r"(?i)password|passphrase|passwd|secret|token$|api_?key|private_?key")
 
 
@@ -80,7 +91,14 @@ def redact(text: str) -> str:
     text = _TOKEN.sub(MARK, text)
     text = _BEARER.sub(rf"\1{MARK}", text)
     text = _IN_URL.sub(rf"\1{MARK}\2", text)
-    return _NAMED.sub(rf"\1\2{MARK}", text)
+    return _NAMED.sub(_without_value, text)
+
+
+def _without_value(match: re.Match[str]) -> str:
+    """Return a `name=value` pair without the value. A number of JSON becomes a text, so that JSON stays JSON."""
+    quote = match["quote"] or ""
+    name_quote = "" if quote else match["name_quote"] or ""
+    return f"{match['before']}{quote or name_quote}{MARK}{name_quote}"
 
 
 def redact_value(value: object, name: str = "") -> object:

@@ -1,7 +1,11 @@
 """The demo prints correctly what its page can do. It ends as its user requests, with every run on its nodes."""
 
+import argparse
 import json
+import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,6 +104,35 @@ def test_the_demo_prints_the_same_recipe_name_as_the_page(job, lang):
     first = recipe_list(lang, job)[0]
     assert first["key"] == "demo"
     assert first["name"] in t(lang, "cli.demo.other", name=demo_name(job, lang))
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_password_is_printed_on_a_terminal_and_else_written_to_a_private_file(
+    tmp_path, monkeypatch, capsys, job, is_terminal
+):
+    nodes = SimpleNamespace(folder=tmp_path, stop=list)
+    served = []
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
+    monkeypatch.setattr(demo, "LocalNodes", lambda *_: nodes)
+    monkeypatch.setattr(demo, "find_sshd", lambda: "sshd")
+    monkeypatch.setattr(demo, "_start_nodes", lambda *_: job)
+    monkeypatch.setattr(demo, "serve_page", lambda home, binding, listener, password, *_, **__: served.append(password))
+    monkeypatch.setattr(demo.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    parser = argparse.ArgumentParser()
+    demo.add_arguments("demo", parser, "en")
+    demo.run(parser.parse_args(["--node-python", sys.executable, "--port", "0"]), "en")
+    printed = capsys.readouterr().out
+    files = list((tmp_path / "demo").glob("password-*.txt"))
+    assert len(files) == (0 if is_terminal else 1)
+    if is_terminal:
+        password = re.search(t("en", "cli.demo.password", password=r"(\S+)"), printed)[1]
+    else:
+        password = files[0].read_text().strip()
+        assert files[0].stat().st_mode & 0o777 == 0o600
+        assert str(files[0]) in printed
+        assert password not in printed
+    assert served[0].matches(password)
 
 
 def test_the_demo_uses_the_checkout_s_environment_if_there_is_one(tmp_path, monkeypatch):

@@ -34,6 +34,14 @@ def codes(problems: FetchResult) -> list[str]:
     return [problem.code for problem in problems.problems]
 
 
+def test_a_cluster_whose_container_has_a_secret_is_not_saved(services: Services, tmp_path: Path) -> None:
+    container = {"image": "train:1", "options": ["--env=HF_TOKEN=of-mine"]}
+    environments = {"llamafactory": {"python": "/opt/bin/python", "container": container}}
+    services.draft.edit("cluster.environments", environments)
+    assert codes(ask(services, "cluster_save", "lab")) == ["container_secret"]
+    assert not (tmp_path / "clusters").exists()
+
+
 def job(services: Services) -> Job:
     result = read(services.draft.job_mapping(), services.home).job
     assert result is not None

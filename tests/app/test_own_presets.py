@@ -14,6 +14,7 @@ from backend.job.problems import ProblemsError
 from backend.runs.store.store import Store
 
 SOUND = "name: shared\ncluster: {gpu: h100-80g, nodes: 1, gpus_per_node: 8}\nmodel: {preset: qwen3-8b}\n"
+IN_CONTAINER = "{llamafactory: {python: /opt/python, container: {image: a, options: [--env=HF_TOKEN=of-mine]}}}"
 
 
 @pytest.fixture
@@ -110,6 +111,7 @@ def test_a_file_is_saved_under_its_own_name_and_the_draft_stays(services):
         ("name: a\ncluster: {nodes: 1}\n", "missing_key"),
         (f"{SOUND}environment: {{HF_TOKEN: of-mine}}\n", "environment_secret"),
         (f"{SOUND}extra: {{run_name: hf_abcdefghijkl}}\n", "extra_secret"),
+        (SOUND.replace("8}", f"8, environments: {IN_CONTAINER}}}", 1), "container_secret"),
         ("model_name_or_path: /m\nstage: sft\nfinetuning_type: lora\n", "preset_is_llamafactory"),
     ],
 )

@@ -226,6 +226,17 @@ def test_gradio_serves_only_its_own_files(operator, tmp_path):
     assert operator.get(f"/en/gradio_api/file={secret}").status_code == 403
 
 
+@pytest.mark.parametrize("name", ["megaboard.db-wal", "presets/mine.yaml", "password-1.txt", "gradio/a.txt"])
+def test_gradio_serves_no_file_of_the_home_folder(tmp_path, clock, monkeypatch, name):
+    """Even where Gradio takes the whole folder for its own temporary files."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("secret")
+    client = browser(tiny_app(tmp_path, clock, {"en": tiny_page()}))
+    log_in(client)
+    assert client.get(f"/en/gradio_api/file={tmp_path / name}").status_code == 403
+
+
 def test_disabled_gradio_pages_do_not_answer(operator):
     for path in ("/en/monitoring", "/en/monitoring/summary", "/en/gradio_api/runs", "/docs", "/openapi.json", "/redoc"):
         assert operator.get(path).status_code in (403, 404), path

@@ -56,6 +56,21 @@ def test_accepting_twice_writes_one_line(files: tuple[Path, Path]) -> None:
     assert len(files[0].read_text().splitlines()) == 1
 
 
+def test_a_key_is_not_appended_to_a_line_without_an_end(files: tuple[Path, Path]) -> None:
+    """A power loss may have cut the last line."""
+    keys = []
+    for port in (2222, 2223):
+        with pytest.raises(UnknownHostKey) as caught:
+            check(files, port=port)
+        keys.append(caught.value.host_key)
+    KnownHosts(*files).accept(keys[0])
+    files[0].write_text(files[0].read_text().rstrip("\n"))
+    KnownHosts(*files).accept(keys[1])
+    check(files, port=2222)
+    check(files, port=2223)
+    assert len(files[0].read_text().splitlines()) == 2
+
+
 @pytest.mark.parametrize("names", ["10.0.0.1", "a,10.0.0.1", "10.0.0.*", "10.0.0.?", hashed("10.0.0.1")])
 def test_the_users_own_file_is_honoured(files: tuple[Path, Path], names: str) -> None:
     files[1].write_text("# a comment\n\nnonsense\n" + line(names))

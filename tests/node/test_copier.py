@@ -124,8 +124,9 @@ def test_links_are_followed_but_not_in_circles(pair: Pair) -> None:
     assert pair.taken() == FILES | {"blob": b"{}"}
 
 
-def test_without_the_token_nothing_is_given(pair: Pair) -> None:
-    assert pair.take(token="other") == {"code": "copy_refused", "status": 403}
+@pytest.mark.parametrize("token", ["other", "t\u00e9"])
+def test_without_the_token_nothing_is_given(pair: Pair, token: str) -> None:
+    assert pair.take(token=token) == {"code": "copy_refused", "status": 403}
     assert not pair.target.exists()
 
 

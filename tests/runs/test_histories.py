@@ -279,6 +279,8 @@ class Histories(RuleBasedStateMachine):
             records = attempts.nodes(connection, run, attempt)
             begun = attempts.checkpoint_step(connection, run, attempt)
             points = [p for p in metrics.points(connection, run, rank=None) if p.attempt == attempt]
+            hostnames = attempts.hostnames(connection, run, attempt)
+        assert hostnames == {rank: facts.hostname for rank, facts in FACTS.items()}
         is_whole = True
         for record in records:
             proof = record.stop if record.stop is not None else record.exit

@@ -20,13 +20,51 @@ SECRETS = {
     "token ghp_0123456789abcdefghijABCDEFGHIJ012345 leaked": "ghp_",
     "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----": "b3Blbn",
     "-----BEGIN RSA PRIVATE KEY-----\nMIIEcut off": "MIIE",
+    f"logged in with wandb_v1_{'aB3_' * 19}c": "aB3_",
+    "login(ms-01234567-89ab-cdef-0123-456789abcdef)": "89ab",
+    '{"password": "hunter2 two"}': "hunter2",
+    '{"password":"a\\"hunter2"}': "hunter2",
+    json.dumps({"line": json.dumps({"password": 'a"hunter2'})}): "hunter2",
+    "{'api_key': 'hunter2'}": "hunter2",
+    '{"line": "{\\"HF_TOKEN\\": \\"hunter2\\"}"}': "hunter2",
+    '{"token": 8675309}': "8675309",
+    "login(token='hunter2', add=True)": "hunter2",
+    "login(token=b'hunter2')": "hunter2",
+    'passwd = "hunter2': "hunter2",
+    "llamafactory-cli train --api-key hunter2 --bf16": "hunter2",
+    'run --wandb_token "hunter2 two"': "hunter2",
+    "Command '['run', '--api-key', 'hunter2']' failed": "hunter2",
 }
-HARMLESS = ("loss 1.2, tokens_per_s: 4200", "tokens=5", "ssh://train@10.0.0.1:22", "tokenizer: qwen3", "10.0.0.1:22")
+HARMLESS = (
+    "loss 1.2, tokens_per_s: 4200",
+    "tokens=5",
+    "ssh://train@10.0.0.1:22",
+    "tokenizer: qwen3",
+    "10.0.0.1:22",
+    "wandb_v1_migration",
+    "run ms-2026 at commit 0123456789abcdef0123456789abcdef01234567",
+    "--password-file /x",
+    "--api-key --bf16",
+    '{"bos_token_id": 5, "tokens": [1, 2]}',
+)
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS.items())
 def test_a_secret_in_text_is_replaced(text, secret):
     assert secret not in redact(text)
+    assert MARK in redact(text)
+
+
+@pytest.mark.parametrize("value", ["x y", 'a "b" c', "a\\", None, 5, True, ["x"], {"a": "b"}])
+def test_json_stays_json(value):
+    line = json.dumps({"password": value, "loss": 1.5})
+    for text in (line, json.dumps({"line": line, "n": 1})):
+        assert json.loads(redact(text)).keys() == json.loads(text).keys()
+    assert json.loads(redact(line))["loss"] == 1.5
+
+
+def test_a_long_line_is_redacted_at_once():
+    text = "a-" * 50_000 + "-" * 50_000 + '\\"' * 50_000 + "token='" + "\\" * 50_000
     assert MARK in redact(text)
 
 

@@ -107,9 +107,15 @@ class KnownHosts:
             try:
                 return self.check(key.host, key.host, key.port, key.key_type, blob)
             except UnknownHostKey:
-                descriptor = os.open(self._app_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-                with os.fdopen(descriptor, "w") as file:
-                    file.write(key.line + "\n")
+                self._append(f"{key.line}\n".encode())
+
+    def _append(self, line: bytes) -> None:
+        descriptor = os.open(self._app_file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            size = os.fstat(descriptor).st_size
+            # A power loss may have cut the last line. The new line must not be appended to it.
+            is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            file.write(b"\n" + line if is_cut else line)
 
     def _entries(self, name: str) -> list[_Entry]:
         return [entry for path in self._files for entry in self._file(path).entries(name)]

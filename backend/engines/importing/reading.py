@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from backend.engines import ENGINES
-from backend.engines.checks import check_passed_on, is_secret
+from backend.engines.checks import check_passed_on
 from backend.engines.engine import Engine, Target
 from backend.engines.importing.choose import Choice, ReadFile
 from backend.engines.importing.dialect import LAUNCHER, LLAMAFACTORY, Dialect
 from backend.engines.importing.readers import Read
 from backend.engines.importing.report import ImportLine, because, with_outcome
+from backend.engines.job_secrets import is_secret
 from backend.engines.known_keys import keys_of, programs
 from backend.job.job import Job, Model
 from backend.job.mapping import parameters, parse_job

@@ -51,7 +51,8 @@ def make_handler(offer: Offer, token: str) -> type[http.server.BaseHTTPRequestHa
         timeout = 600
 
         def do_GET(self) -> None:
-            if not hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {token}"):
+            given = self.headers.get("Authorization", "")
+            if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
                 self.send_error(403)
                 return
             _, action, *rest = self.path.split("/")

@@ -106,6 +106,7 @@ def make_attempt(
         stall_s=STALL_S,
         secrets=TakenSecrets({"API_KEY": key}),
         versions={0: facts.versions()},
+        hostnames={0: facts.hostname},
     )
 
 

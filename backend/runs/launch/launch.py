@@ -62,6 +62,8 @@ class Attempt:
     """Step of the checkpoint that it resumes from; None: the beginning."""
     versions: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Versions of the software by node rank, as evidence for a diagnosis."""
+    hostnames: Mapping[int, str] = field(default_factory=dict)
+    """The nodes' own names by node rank, which logs may hold. With a scheduler, only that of the login node, as 0."""
 
 
 def new_run_id(job: Job, now: float) -> str:
@@ -144,6 +146,7 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
         "environment": [dict(command.environment) for command in attempt.rendered.commands],
         "secrets": attempt.secrets.names(),
         "versions": attempt.versions,
+        "hostnames": attempt.hostnames,
     }
     master = (attempt.placement.master_address, attempt.placement.master_port)
 

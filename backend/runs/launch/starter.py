@@ -187,6 +187,7 @@ class Starter:
             secrets=secrets,
             checkpoint_step=step,
             versions={rank: report.facts[rank if rank in report.facts else 0].versions() for rank in by_rank},
+            hostnames={rank: facts.hostname for rank, facts in report.facts.items()},
         )
 
     def _checkpoints_after_cleanup(

@@ -78,6 +78,15 @@ def versions(connection: sqlite3.Connection, run: str, attempt: int, rank: int) 
     return {} if row is None or row["versions"] is None else dict(json.loads(row["versions"]))
 
 
+def hostnames(connection: sqlite3.Connection, run: str, attempt: int) -> dict[int, str]:
+    """Return the nodes' own names by node rank (launch.Attempt); empty for attempts of older servers."""
+    row = connection.execute(
+        "SELECT json_extract(rendered, '$.hostnames') AS names FROM attempts WHERE run = ? AND attempt = ?",
+        (run, attempt),
+    ).fetchone()
+    return {} if row is None or row["names"] is None else {int(k): name for k, name in json.loads(row["names"]).items()}
+
+
 def nodes(connection: sqlite3.Connection, run: str, attempt: int) -> tuple[NodeRecord, ...]:
     """Return the nodes of an attempt by rank."""
     rows = connection.execute("SELECT * FROM nodes WHERE run = ? AND attempt = ? ORDER BY rank", (run, attempt))
