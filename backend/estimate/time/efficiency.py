@@ -90,8 +90,9 @@ def relief(machine: "Machine") -> float:
     """Return the factor of a step's time on a GPU whose power limit slows nothing, over that of a tuned stack.
 
     Formulas of a tuned stack slow products and attention by the power limit. Runs that keep the GPU less busy draw less
-    power: an H100 at 30 % of its peak ran at 1,905 to 1,965 MHz of at most 1,980, while its peak is that of 1,830
-    (https://github.com/MakazhanAlpamys/Soup/blob/main/benchmarks/gate-h100-validation.md).
+    power: H100 at 30 % of their peak ran at 1,905 to 1,980 MHz
+    (https://github.com/MakazhanAlpamys/Soup/blob/main/benchmarks/gate-h100-validation.md); the peak is that of 1,830 MHz
+    (https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md).
     """
     return float(default_efficiency().sustained(machine) ** PRODUCTS_SHARE)
 
