@@ -36,7 +36,7 @@ from itertools import product
 from pathlib import Path
 
 from backend.estimate.interval import LENGTHS
-from backend.estimate.time.efficiency import default_efficiency
+from backend.estimate.time.efficiency import default_efficiency, relief
 from backend.job.presets import Interval
 from benchmarks.by_lengths import Tails, by_lengths, left_out_by_lengths, tails_of
 from benchmarks.errors import Result
@@ -219,7 +219,8 @@ def time_scores(rows: Iterable[Mapping[str, object]], *, left_out: bool = False)
         if row.family == "fp8" or "vTrain measured" in row.source:
             continue
         seconds = row.seconds(constants.get(row.source, default_efficiency()))
-        scores.append(Score(row.source, kind_of_time(row), math.log(row.measured_s / seconds), row.group))
+        log, eased = math.log(row.measured_s / seconds), relief(row.time_context.machine)
+        scores.append(Score(row.source, kind_of_time(row), log, row.group, relief=eased))
     return scores
 
 

@@ -34,21 +34,23 @@ class Score(NamedTuple):
     """Share of the row: a row that is corrected in several ways has a score for each."""
     unknown_lengths: bool = False
     """Whether its source does not tell how long the samples are."""
+    relief: float = 1.0
+    """Relief of the machine (backend.estimate.time.efficiency) in a row of time."""
     spread: float | None = None
     """Standard deviation of the logarithms of the rows that corrected it; None for one row."""
 
 
 def level_of(scores: Iterable[Score]) -> float:
-    """Return the median over sources of the median ratio."""
+    """Return the median over sources of the median ratio, on GPUs without a power limit."""
     by_source: dict[str, list[float]] = {}
     for score in scores:
-        by_source.setdefault(score.source, []).append(score.log)
+        by_source.setdefault(score.source, []).append(score.log - math.log(score.relief))
     return math.exp(statistics.median(statistics.median(logs) for logs in by_source.values()))
 
 
 def levelled(scores: Iterable[Score], level: float) -> list[Score]:
-    """Return the scores of estimates that are multiplied by the level."""
-    return [score._replace(log=score.log - math.log(level)) for score in scores]
+    """Return the scores of estimates that are multiplied by the level (backend.estimate.time.efficiency level_on)."""
+    return [score._replace(log=score.log - math.log(max(1.0, level * score.relief))) for score in scores]
 
 
 class Held(NamedTuple):

@@ -24,7 +24,7 @@ from benchmarks.fits import STRANGERS, verdicts
 from benchmarks.measured import measured_results
 from benchmarks.memory import interval_of
 from benchmarks.shapes import DATA
-from benchmarks.throughput import level_of_source, time_interval_of
+from benchmarks.throughput import level_of_run, time_interval_of
 from benchmarks.timed import timed_rows
 
 
@@ -80,7 +80,7 @@ def time_errors(rows: Iterable[Mapping[str, Any]]) -> list[Error]:
     """Return the errors of the seconds of a step, at the level of stacks that users run."""
     errors = []
     for run in timed_rows(rows)[0]:
-        ours = level_of_source(run.source) * run.seconds(default_efficiency())
+        ours = level_of_run(run) * run.seconds(default_efficiency())
         low, high = time_interval_of(run)
         errors.append(Error(run.source, ours / run.measured_s - 1, low <= run.measured_s / ours <= high))
     return errors

@@ -25,7 +25,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from backend.estimate.time.efficiency import Efficiency, default_efficiency
+from backend.estimate.time.efficiency import Efficiency, default_efficiency, level_on
 from backend.job.presets import intervals
 from benchmarks.errors import Result, Skip, coverage, summary
 from benchmarks.fit import carried_rows, fit_rows, halves
@@ -60,7 +60,7 @@ def main() -> None:
 def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str, Any]]:
     """Return the errors, their baselines and the ranking quality of each source."""
     efficiency = default_efficiency()
-    seconds = {id(row): level_of_source(row.source) * row.seconds(efficiency) for row in timed}
+    seconds = {id(row): level_of_run(row) * row.seconds(efficiency) for row in timed}
     baselines = _baselines(timed)
     results = [
         Result(
@@ -111,12 +111,13 @@ def _baselines(rows: Iterable[Timed]) -> dict[str, float]:
     return {group: statistics.median(values) for group, values in groups.items()}
 
 
-def level_of_source(source: str) -> float:
-    """Return the level of a source: that of its own left-out fit if it is known, 1 for the sources of the constants."""
+def level_of_run(run: Timed) -> float:
+    """Return the level of a run, without its source if that is known; 1 for the sources of the constants."""
     known = intervals()
-    if source in _tuned_sources():
+    if run.source in _tuned_sources():
         return 1.0
-    return float(known.left_out.get(source, {}).get("level", known.level["as_run"]))
+    level = float(known.left_out.get(run.source, {}).get("level", known.level["as_run"]))
+    return level_on(run.time_context.machine, level)
 
 
 @cache
@@ -212,7 +213,7 @@ def _print(by_source: Mapping[str, Mapping[str, Any]], timed: Sequence[Timed]) -
     efficiency = default_efficiency()
     print("\nfurthest off:")
     for row in sorted(timed, key=lambda row: -abs(row.seconds(efficiency) / row.measured_s - 1))[: 3 * WORST]:
-        ours = level_of_source(row.source) * row.seconds(efficiency)
+        ours = level_of_run(row) * row.seconds(efficiency)
         print(
             f"{ours / row.measured_s - 1:+8.1%} {row.measured_s:9.3f} s {ours:9.3f} s  {row.source:.30} {row.case[:80]}"
         )

@@ -21,14 +21,14 @@ from backend.job.model.operators import Linear
 from backend.job.problems import ProblemsError
 from backend.job.traits import TRAITS
 from benchmarks.errors import Skip
-from benchmarks.habits import OLD_TE_LOSS_MOVED, Habits, habits_of
+from benchmarks.habits import ANYONE, OLD_TE_LOSS_MOVED, Habits, habits_of
 from benchmarks.machines import machine_name, published_machine
 from benchmarks.micro_batch import fastest_that_fits
 from benchmarks.named_shapes import named_shape
 from benchmarks.own_runs import is_own, own_timed
 from benchmarks.recipes import Recipe, recipe_of
 from benchmarks.shapes import NotModelled
-from benchmarks.timed_engine import engine_run, of_precision, row_adapters
+from benchmarks.timed_engine import engine_run, keeps_gathered, of_precision, row_adapters
 from benchmarks.timed_plan import check_ranks, number, size, timed_plan
 from benchmarks.timed_run import Timed
 
@@ -180,11 +180,13 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         memory = replace(memory, loss_forward_moved=OLD_TE_LOSS_MOVED[0], loss_backward_moved=OLD_TE_LOSS_MOVED[1])
     return Execution(
         fused=not habits.fsdp or "compile" in notes,
-        compiled=habits.fsdp and "compile" in notes,
+        # NeMo AutoModel compiles Transformer Engine's modules, which keep their attention.
+        compiled="compile" in notes and (habits.fsdp or habits is ANYONE),
         memory=memory,
         sums_apart=habits.sums_apart,
         attention_pace=habits.attention_pace,
         stops_early=habits.stops_early,
+        keeps_gathered=keeps_gathered(row),
         bucket=bucket_of(memory, layers) if sharded else 0.0,
         megatron=not sharded,
         overlap_gradients=habits.overlap or "overlap-grad" in notes,

@@ -38,12 +38,17 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
         memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
     memory = of_precision(memory, row)
     overlaps = traits.overlaps or bool(row.get("overlap_comm"))
+    compiled = "compile" in str(row.get("notes"))
     return Execution(
-        fused=False,
+        fused=compiled,
+        compiled=compiled,
         memory=memory,
         bucket=bucket_of(memory, layers),
         reduced_bytes=2 if traits.is_fsdp else None,
         reduces_once=traits.is_fsdp,
+        keeps_gathered=keeps_gathered(row),
+        liger=bool(row.get("liger")),
+        chunked_loss=bool(row.get("liger")),
         fetches_modules=traits.zero_stage == 3,
         stops_early=habits_of(row).stops_early,
         megatron=False,
@@ -52,6 +57,11 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
         adapters=row_adapters(row),
         unpacked=str(row.get("method")).startswith("qlora"),
     )
+
+
+def keeps_gathered(row: Mapping[str, Any]) -> bool:
+    """Return whether the row's FSDP keeps gathered weights until the backward pass (`reshards` false)."""
+    return row.get("reshards") is False
 
 
 def of_precision(memory: MemoryTraits, row: Mapping[str, Any]) -> MemoryTraits:

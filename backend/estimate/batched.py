@@ -293,7 +293,7 @@ def _evaluate_cut(
     if machine:
         time_context = time_context_of(job, shape, machine, plan, memory.traits, memory.layers)
         step = step_of(job, time_context, memory.layers, memory.trained, memory.stages, costs.time, memo)
-        scale = time_ratio(job.cluster) or 1.0
+        scale = time_ratio(job.cluster, machine) or 1.0
         figures["bubble_fraction"] = step.bubble
         figures["iteration_s"] = scale * step.iteration_s
         parts = tuple(scale * np.asarray(step.parts[name]) for name in PARTS)

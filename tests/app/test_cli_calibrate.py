@@ -14,8 +14,10 @@ from app.text import render_problem
 from app.text.intervals import range_words
 from backend.cluster.benchmark import Slow, Speeds
 from backend.estimate import estimate
+from backend.estimate.time.efficiency import level_on, machine_of
+from backend.job.cluster import Cluster
 from backend.job.mapping import load_job, parse_job, with_values
-from backend.job.presets import intervals
+from backend.job.presets import gpus, intervals
 from backend.runs.store import run_store
 from backend.runs.store.store import Store
 from backend.runs.tasks.benchmark import slow_problems
@@ -64,7 +66,9 @@ def test_a_run_is_shown_beside_its_prediction_and_nothing_is_written(home, predi
     before = path.read_text()
     assert main(["calibrate", "job"]) == 0
     output = capsys.readouterr().out
-    computed, interval = intervals().level["as_run"] * predicted_s, intervals().time["megatron"]
+    machine = machine_of(Cluster(gpu="h100-80g", nodes=1, gpus_per_node=8), gpus()["h100-80g"])
+    assert machine is not None
+    computed, interval = level_on(machine, intervals().level["as_run"]) * predicted_s, intervals().time["megatron"]
     assert f"predicted {range_words(interval.low * computed, interval.high * computed, 'en')} s" in output
     assert f"run: {RUN}" in output
     assert path.read_text() == before

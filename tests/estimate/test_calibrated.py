@@ -6,7 +6,7 @@ from backend.estimate import estimate, to_json
 from backend.estimate.plan import Plan
 from backend.estimate.time.calibrated import calibrated_on, efficiency_on, probed_on, reserved_ratio, time_ratio
 from backend.estimate.time.communication import Group, ring_seconds
-from backend.estimate.time.efficiency import default_efficiency, machine_of
+from backend.estimate.time.efficiency import default_efficiency, level_on, machine_of
 from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job
@@ -17,7 +17,9 @@ from tests.estimate.cases import job
 GB = 1e9
 
 
-LEVEL = intervals().level["as_run"]
+MACHINE = machine_of(Cluster(gpu="h100-80g", nodes=1, gpus_per_node=8), gpus()["h100-80g"])
+assert MACHINE is not None
+LEVEL = level_on(MACHINE, intervals().level["as_run"])
 
 
 def cluster_with(**measured: object) -> Cluster:
@@ -83,7 +85,7 @@ def test_nothing_of_another_gpu_is_used():
     assert machine == machine_of(job().cluster, gpus()["h100-80g"])
     assert machine is not None
     assert efficiency_on(other.cluster, machine) == default_efficiency()
-    assert time_ratio(other.cluster) == LEVEL
+    assert time_ratio(other.cluster, MACHINE) == LEVEL
     assert (reserved_ratio(other), calibrated_on(other), probed_on(other.cluster)) == (None, None, None)
 
 
@@ -91,16 +93,16 @@ def test_time_is_corrected_for_every_engine_and_memory_for_the_measured_one():
     measured = {"gpu": "h100-80g", "run": "r", "time_ratio": 1.1, "memory_ratio": 1.2}
     ours = job_with(**measured, engine="llamafactory-megatron")
     theirs = job_with(**measured, engine="llamafactory-ddp")
-    assert (time_ratio(ours.cluster), reserved_ratio(ours), calibrated_on(ours)) == (1.1, 1.2, "r")
-    assert (time_ratio(theirs.cluster), reserved_ratio(theirs), calibrated_on(theirs)) == (1.1, None, "r")
+    assert (time_ratio(ours.cluster, MACHINE), reserved_ratio(ours), calibrated_on(ours)) == (1.1, 1.2, "r")
+    assert (time_ratio(theirs.cluster, MACHINE), reserved_ratio(theirs), calibrated_on(theirs)) == (1.1, None, "r")
     memory_alone = job_with(run="r", engine="llamafactory-ddp", memory_ratio=1.2)
     assert calibrated_on(memory_alone) is None
 
 
 def test_a_ratio_to_an_estimate_with_older_constants_is_not_used():
     old = job_with(run="r", time_ratio=1.5, constants="2020-01-01-0123abcd")
-    assert (time_ratio(old.cluster), calibrated_on(old)) == (LEVEL, None)
-    assert time_ratio(job_with(run="r", time_ratio=1.5, constants=efficiency_figures().version).cluster) == 1.5
+    assert (time_ratio(old.cluster, MACHINE), calibrated_on(old)) == (LEVEL, None)
+    assert time_ratio(job_with(run="r", time_ratio=1.5, constants=efficiency_figures().version).cluster, MACHINE) == 1.5
 
 
 def test_constants_that_were_fitted_anew_on_the_same_day_are_others():
@@ -109,7 +111,7 @@ def test_constants_that_were_fitted_anew_on_the_same_day_are_others():
     assert version_of(known.constants, known.date) == known.version
     refitted = version_of(anew, known.date)
     assert refitted.startswith(known.date)
-    assert time_ratio(job_with(run="r", time_ratio=1.5, constants=refitted).cluster) == LEVEL
+    assert time_ratio(job_with(run="r", time_ratio=1.5, constants=refitted).cluster, MACHINE) == LEVEL
 
 
 def test_a_probe_is_named_by_its_day():

@@ -13,7 +13,8 @@ from backend.estimate.memory.reserved import FIXED_LENGTHS, RESERVED_PER_ALLOCAT
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.memory.terms import StageMemory
 from backend.estimate.time.calibrated import time_ratio, training_of
-from backend.job.cluster import Calibration
+from backend.estimate.time.efficiency import level_on, machine_of
+from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.presets import Interval, gpus, intervals
@@ -39,9 +40,34 @@ SYNC = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 
 def test_a_tuned_stack_is_faster_by_the_level_and_the_order_of_plans_stays():
     slow, fast = estimate(job()), estimate(job(cluster__stack="tuned"))
-    assert slow.iteration_s == pytest.approx(intervals().level["as_run"] * fast.iteration_s)  # type: ignore[operator]
+    level = level_of_gpu("h100-80g")
+    assert slow.iteration_s == pytest.approx(level * fast.iteration_s)  # type: ignore[operator]
     assert slow.reserved_gib == fast.reserved_gib
     assert intervals().level["tuned"] == 1
+
+
+def level_of_gpu(name: str) -> float:
+    machine = machine_of(Cluster(gpu=name, nodes=1, gpus_per_node=8), gpus()[name])
+    assert machine is not None
+    return level_on(machine, intervals().level["as_run"])
+
+
+def test_the_power_limit_leaves_less_to_lose_for_the_stacks_of_users():
+    """Such runs draw less power than the limit, which slows only tuned stacks."""
+    assert level_of_gpu("a100-80g") == intervals().level["as_run"]
+    assert 1 < level_of_gpu("h100-80g") < level_of_gpu("l40s-48g") < level_of_gpu("a100-80g")
+    assert level_of_gpu("b200-180g") == 1, "no stack is faster than a tuned one"
+
+
+def test_a_level_counts_the_relief_of_each_gpu():
+    """Two sources on a GPU with a relief of 0.8 and one without it, each 1.2 times as slow as it would be."""
+    slow = math.log(1.2)
+    scores = [Score(name, "megatron", slow + math.log(0.8), "g", relief=0.8) for name in "ab"]
+    scores += [Score("c", "megatron", slow, "g")]
+    assert level_of(scores) == pytest.approx(1.2)
+    assert [score.log for score in levelled(scores, 1.5)] == pytest.approx(
+        [slow + math.log(0.8 / 1.2)] * 2 + [slow - math.log(1.5)]
+    )
 
 
 def test_every_interval_holds_its_figure_and_lies_between_its_bounds():
@@ -169,7 +195,9 @@ def test_a_run_of_another_training_narrows_nothing_and_corrects_no_memory(other)
     tried, uncalibrated = with_values(bare, {**other, "cluster.calibration": known}), with_values(bare, other)
     assert widths(tried) == pytest.approx(widths(uncalibrated))
     assert estimate(tried).reserved_gib == estimate(uncalibrated).reserved_gib
-    assert time_ratio(tried.cluster) == 1.2
+    machine = machine_of(tried.cluster, gpus()["h100-80g"])
+    assert machine is not None
+    assert time_ratio(tried.cluster, machine) == 1.2
 
 
 def test_a_calibration_of_an_older_version_corrects_without_narrowing():

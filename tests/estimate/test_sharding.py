@@ -399,3 +399,17 @@ def test_the_fused_loss_keeps_more_where_it_takes_effect(engine, tensor, more):
         estimate(job(engine=engine, parallel__tensor=tensor, parallel__cross_entropy_fusion=on)) for on in (False, True)
     )
     assert (fused.peak_gib > plain.peak_gib) is more
+
+
+def test_weights_that_stay_gathered_are_exchanged_once_in_a_micro_batch():
+    """FSDP gathers them in forward and, if they were freed, in backward."""
+    edits = {"engine": "llamafactory-fsdp", "training.gradient_accumulation_steps": 1, "training.micro_batch_size": 1}
+    freed, kept = (
+        estimate(job({**edits, "training.cutoff_len": 64, "parallel.fsdp.reshard_after_forward": free})).time_s
+        for free in (True, False)
+    )
+    assert freed is not None
+    assert kept is not None
+    assert kept["compute"] == freed["compute"]
+    # With so few tokens nearly nothing hides the exchange: two gathers and a reduction, or one and a reduction.
+    assert kept["data"] / freed["data"] == pytest.approx(2 / 3, abs=0.05)

@@ -56,6 +56,7 @@ def test_no_legal_split_of_a_small_grid_is_missing():
     "edits", [*({"model.preset": name} for name in MODELS), {"training.images_per_sample": 0},
               {"training.method": "lora", "training.freeze.vision_tower": True},
               {"model.preset": "mixtral-8x7b", "training.sample_tokens": 700},
+              {"training.liger": True, "training.sample_tokens": 700, "parallel.fsdp.reshard_after_forward": False},
               {"engine": "swift-megatron", "training.sample_tokens": 300, "training.samples": 100_000}], ids=str
 )  # fmt: skip
 def test_figures_of_many_plans_are_those_of_each_alone(edits):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
-from backend.estimate.time.efficiency import Efficiency, Machine, default_efficiency
+from backend.estimate.time.efficiency import Efficiency, Machine, default_efficiency, level_on
 from backend.job.cluster import Cluster
 from backend.job.job import Job
 from backend.job.presets import efficiency_figures, intervals, resolve_model
@@ -35,7 +35,7 @@ def is_timed(cluster: Cluster) -> bool:
     return calibration.constants in (None, efficiency_figures().version)
 
 
-def time_ratio(cluster: Cluster) -> float:
+def time_ratio(cluster: Cluster, machine: Machine) -> float:
     """Return the factor of every time of the formulas: that of a measured run, else the level of the cluster's stack.
 
     The formulas give the times of a tuned stack. The factor is the same for all engines, so that their plans stay
@@ -43,7 +43,8 @@ def time_ratio(cluster: Cluster) -> float:
     """
     if is_timed(cluster):
         return cluster.calibration.time_ratio or 1.0
-    return intervals().level[cluster.stack]
+    level = intervals().level[cluster.stack]
+    return level if cluster.stack == "tuned" else level_on(machine, level)
 
 
 def reserved_ratio(job: Job) -> float | None:

@@ -33,7 +33,7 @@ def bucket_of(memory: MemoryTraits, layers: ModelLayers) -> float:
         return memory.reduce_bucket_elements
     kind = layers.kinds[layers.order[-1]]
     total = layer_counts(kind).total
-    if not memory.live_elements:
+    if memory.reduces_layers:
         return float(total)
     projections = sum(item.copies * item.parts for item in kind.operators if isinstance(item, Linear))
     return max(float(layers.output.hidden**2), total / projections)
@@ -166,11 +166,10 @@ def _stage(
         # Layers are larger than the 1e9 elements that may stay gathered, so recomputation gathers once more.
         copied = run.gathered_alone * plan.data * efficiency.kernel_s
         return plan.micro_batches * (everything + copied), plan.micro_batches * (2 * everything + reduced + 3 * copied)
-    forward_s, backward_s = exposed(everything, first, efficiency), exposed(everything + reduced, last, efficiency)
+    again = 0.0 if run.keeps_gathered else everything
+    forward_s, backward_s = exposed(everything, first, efficiency), exposed(again + reduced, last, efficiency)
     if run.reduces_once:
-        return plan.micro_batches * forward_s, (plan.micro_batches - 1) * exposed(
-            everything, last, efficiency
-        ) + backward_s
+        return plan.micro_batches * forward_s, (plan.micro_batches - 1) * exposed(again, last, efficiency) + backward_s
     return plan.micro_batches * forward_s, plan.micro_batches * backward_s
 
 

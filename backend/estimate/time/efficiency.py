@@ -81,6 +81,26 @@ class Efficiency:
 A100_POWER = 400 / 312e12
 """Watts per FLOP/s."""
 
+PRODUCTS_SHARE = 0.65
+"""Share of a step's time that products and attention take on a GPU that the power limit slows: the median of 24
+published sources (half of them between 0.57 and 0.70)."""
+
+
+def relief(machine: "Machine") -> float:
+    """Return the factor of a step's time on a GPU whose power limit slows nothing, over that of a tuned stack.
+
+    Formulas of a tuned stack slow products and attention by the power limit. Runs that keep the GPU less busy draw less
+    power: H100 at 30 % of their peak ran at 1,905 to 1,980 MHz
+    (https://github.com/MakazhanAlpamys/Soup/blob/main/benchmarks/gate-h100-validation.md); the peak is that of 1,830 MHz
+    (https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md).
+    """
+    return float(default_efficiency().sustained(machine) ** PRODUCTS_SHARE)
+
+
+def level_on(machine: "Machine", level: float) -> float:
+    """Return the factor of the times of users' stacks: that of a GPU without a power limit, with relief, at least 1."""
+    return max(1.0, level * relief(machine))
+
 
 def assumed_power(peak: float) -> float:
     """Return the watts of a GPU of which only the peak is known, by the trend of A100, H100 and B200."""

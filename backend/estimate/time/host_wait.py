@@ -25,7 +25,7 @@ def host_wait_share(job: Job, figures: Estimate) -> float:
     time_context = time_context_of(job, shape, machine, memory.plan, memory.traits, memory.layers)
     at_once = replace(time_context, efficiency=replace(time_context.efficiency, host_s=0.0))
     step = step_of(job, at_once, memory.layers, memory.trained, memory.stages)
-    return 1 - time_ratio(job.cluster) * float(step.iteration_s) / figures.iteration_s
+    return 1 - time_ratio(job.cluster, machine) * float(step.iteration_s) / figures.iteration_s
 
 
 def waits_for_host(job: Job, figures: Estimate) -> list[Problem]:

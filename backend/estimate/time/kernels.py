@@ -124,8 +124,12 @@ def layer_kernels(
     only: tuple[str, ...] | None = None,
     routing: Routing = "plain",
     rope_fused: bool = True,
+    liger: bool = False,
 ) -> LayerKernels:
-    """Return the sums over the operators of a layer; with `only`, over the operators that these modules recompute."""
+    """Return the sums over the operators of a layer; with `only`, over the operators that these modules recompute.
+
+    `liger` says whether Liger's kernels replace those of Hugging Face's modules.
+    """
     sums: dict[str, float] = {}
     causal, window, stores_scores = True, 0, False
     for index, operator in enumerate(kind.operators):
@@ -133,7 +137,7 @@ def layer_kernels(
             continue
         if isinstance(operator, Attention):
             causal, window, stores_scores = operator.causal, operator.window, operator.stores_scores
-        sums_of_operator = operator_kernels(operator, kind.hidden, fused, routing, rope_fused)
+        sums_of_operator = operator_kernels(operator, kind.hidden, fused, routing, rope_fused, liger)
         for where in ("split", "whole", "expert"):
             if f"moved_{where}" in sums_of_operator:
                 sums_of_operator.setdefault(f"moved_back_{where}", MOVED_BACKWARD * sums_of_operator[f"moved_{where}"])

@@ -58,7 +58,7 @@ def layer_passes(
     only if it is `recomputable`.
     """
     run = time_context.run
-    layer = layer_kernels(kind, run.fused and not tower, None, run.routing, run.rope_fused)
+    layer = layer_kernels(kind, run.fused and not tower, None, run.routing, run.rope_fused, run.liger and not tower)
     ahead, back = adapter_work(kind, time_context, load) if adapted else (NO_EXTRA, NO_EXTRA)
     if weights_trained and run.memory.autocast_bytes:
         casts = _casts(layer, time_context)
@@ -102,11 +102,18 @@ def _recomputed_by(
         return forward
     if recompute == "full":
         targets = run.adapters.targets if run.adapters else None
-        layer = layer_kernels(_until_saved(kind, targets), run.fused and modules_too, None, run.routing, run.rope_fused)
+        layer = layer_kernels(
+            _until_saved(kind, targets),
+            run.fused and modules_too,
+            None,
+            run.routing,
+            run.rope_fused,
+            run.liger and modules_too,
+        )
         return _passes(layer, time_context, load, extra)[0]
     if not modules or not modules_too:
         return NO_PASS
-    layer = layer_kernels(kind, run.fused, modules, run.routing, run.rope_fused)
+    layer = layer_kernels(kind, run.fused, modules, run.routing, run.rope_fused, run.liger)
     return _passes(layer, time_context, load)[0]
 
 

@@ -90,6 +90,15 @@ SINGLE_STARTED = (6, 10)
 """Operations of one expert with modules of its own, forward and backward, beside its products: masks, the gather of its
 tokens, its function, and the scatter of its outputs. They were counted in DeepSeek-MoE's own code."""
 
+LIGER_NORM_MOVED, LIGER_NORM_STARTED, LIGER_ROPE_STARTED = (4, 6), (1, 2), (1, 1)
+"""Bytes per element and operations, forward and backward, of an RMS norm and of rotary embedding with Liger's kernels.
+
+The backward kernel of a norm reads the input and the gradient of the output and writes that of the input; torch sums
+its partial gradients of the weight. Queries and keys are rotated in place by one kernel (Liger ead96b61,
+ops/rms_norm.py, ops/rope.py, ops/swiglu.py). LLaMA-Factory's model/model_utils/liger_kernel.py changes none of Liger's
+defaults for norms, rotary embedding and FFNs.
+"""
+
 Routing = Literal["plain", "fused", "in_exchange"]
 """How Megatron routes tokens: with torch's operations, its default; with Transformer Engine's router kernels
 (moe_router_fusion); or with these kernels and an exchange that sorts tokens by expert (HybridEP)."""
@@ -109,19 +118,19 @@ _ROW_PARALLEL = ("o", "out_proj", "down", "shared_down", "expert_down", "proj", 
 
 
 def operator_kernels(
-    operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fused: bool
+    operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fused: bool, liger: bool
 ) -> dict[str, float]:
     """Return the fields of LayerKernels to which an operator adds, with what it adds."""
     if isinstance(operator, Linear):
         return _linear(operator, fused)
     if isinstance(operator, Attention):
-        return _attention(operator, fused, rope_fused)
+        return _attention(operator, fused, rope_fused, liger)
     if isinstance(operator, ChosenKeys):
         return _chosen_keys(operator)
     if isinstance(operator, IndexScores):
         return _index(operator)
     if isinstance(operator, Norm):
-        return _norm(operator, hidden, fused)
+        return _norm(operator, hidden, fused, liger)
     if isinstance(operator, Recurrence):
         return _recurrence(operator)
     if isinstance(operator, Mixing):
@@ -133,7 +142,7 @@ def operator_kernels(
             "modules": 1,
         }
     if isinstance(operator, Activation):
-        return _activation(operator, fused)
+        return _activation(operator, fused, liger)
     if isinstance(operator, AltUp):
         return _altup(operator)
     if isinstance(operator, Streams):
@@ -145,16 +154,16 @@ def operator_kernels(
     return {}
 
 
-def _attention(operator: Attention, fused: bool, rope_fused: bool) -> dict[str, float]:
+def _attention(operator: Attention, fused: bool, rope_fused: bool, liger: bool) -> dict[str, float]:
     width = operator.heads * (operator.key_dim + operator.value_dim)
     # Rotary embedding reads and writes queries and keys.
-    moved = (4 if fused and rope_fused else 16) * (operator.heads + operator.kv_heads) * operator.key_dim
+    moved = (4 if liger or (fused and rope_fused) else 16) * (operator.heads + operator.kv_heads) * operator.key_dim
     return {
         "attention": 2.0 * width,
         "scores": operator.heads,
         "moved_split": moved,
         "kernels": (3 if rope_fused else 1 + _ROPE_KERNELS) if fused else 1,
-        **({} if fused else _small(ROPE_STARTED)),
+        **({} if fused else _small(LIGER_ROPE_STARTED if liger else ROPE_STARTED)),
         "keys": operator.kv_heads * (operator.key_dim + operator.value_dim),
         "queries": width,
     }
@@ -210,12 +219,13 @@ def _blocks(operator: BlockScores) -> dict[str, float]:
     }
 
 
-def _activation(operator: Activation, fused: bool) -> dict[str, float]:
+def _activation(operator: Activation, fused: bool, liger: bool) -> dict[str, float]:
     # A fused kernel reads its input and writes its output. Modules have one kernel for the function and one for the
-    # product.
+    # product. Liger's kernel is not counted for experts, whose module differs by the version of transformers.
     parts = 2 if operator.gated else 1
-    moved = 2 * operator.width * (parts + 1 + (0 if fused else 2 * (parts - 1)))
-    kernels = 1 if fused else parts
+    is_one = fused or (liger and operator.module != "moe")
+    moved = 2 * operator.width * (parts + 1 + (0 if is_one else 2 * (parts - 1)))
+    kernels = 1 if is_one else parts
     if operator.clamped:
         # Two kernels clamp one half of the input each, and one joins the halves again.
         moved, kernels = moved + 8 * parts * operator.width, kernels + 3
@@ -303,10 +313,12 @@ def _recurrence(operator: Recurrence) -> dict[str, float]:
     }
 
 
-def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
+def _norm(norm: Norm, hidden: int, fused: bool, liger: bool) -> dict[str, float]:
     """Return the work of a norm; a norm of the residual stream includes the sum that updates the stream."""
     if fused or norm.layer_norm:
         moved, back, started = 4.0, MOVED_BACKWARD * 4, (1.0, 1.0)
+    elif liger:
+        (moved, back), started = LIGER_NORM_MOVED, LIGER_NORM_STARTED
     else:
         moved, back = CAST_NORM_MOVED if norm.cast else RMS_NORM_MOVED
         started = RMS_NORM_STARTED

@@ -12,6 +12,7 @@ from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Chunk, LayerCut, RankParameters, Trained, layer_cut
 from backend.estimate.model.layers import ModelLayers, TowerPart, VisionLayers, counted_kinds
 from backend.estimate.model.load import Load, load_of
+from backend.estimate.time.chunked_loss import chunked_loss_seconds
 from backend.estimate.time.communication import Group, ring_seconds, send_seconds
 from backend.estimate.time.cross_attention import cross_attention_passes
 from backend.estimate.time.data_parallel import after_passes_seconds, data_seconds
@@ -275,6 +276,8 @@ def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: b
     )
     entries = load.tokens * (layers.embedding // layers.output.hidden) / load.tensor / time_context.machine.memory
     forward = passes.forward.computing(memory.loss_forward_moved * entries)
+    if time_context.run.chunked_loss:
+        forward = forward.computing(chunked_loss_seconds(layers, time_context, load, trained=trained))
     backward = passes.backward.computing(memory.loss_backward_moved * entries)
     if layers.mtp:
         forward, backward = forward.times(1 + layers.mtp), backward.times(1 + layers.mtp)

@@ -49,6 +49,9 @@ class Execution:
     fusion)."""
     fetches_modules: bool = False
     """The host gathers the weights of every module before a pass and releases them after it (ZeRO-3)."""
+    keeps_gathered: bool = False
+    """FSDP gathers a layer's weights in the forward pass and keeps them until the backward pass used them
+    (SHARD_GRAD_OP, or reshard_after_forward=False), so that the backward pass gathers nothing."""
     gathered_alone: int = 0
     """Number of weights that ZeRO-3 gathers and reduces one by one while the GPU waits; a kernel copies the part of
     every rank (DeepSpeed of 2021, runtime/zero/partition_parameters.py _allgather_param). 0 for FSDP and for ZeRO-3
@@ -62,6 +65,10 @@ class Execution:
     """Forward passes of a micro-batch, those of a frozen reference model included (Job.forward_passes)."""
     compiled: bool = False
     """torch.compile fuses the operations that Transformer Engine's kernels fuse; attention is torch's."""
+    liger: bool = False
+    """Liger's kernels compute the norms, rotary embedding and FFN functions of Hugging Face's modules."""
+    chunked_loss: bool = False
+    """Liger's fused output layer and loss compute the logits chunk by chunk."""
     attention_pace: float = 1.0
     """Speed of torch's attention, which Hugging Face's modules call, over that of FlashAttention 2."""
     stops_early: bool = False

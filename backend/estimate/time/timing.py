@@ -67,10 +67,10 @@ def speed_of(
     flops_per_token: float,
 ) -> Speed | None:
     """Return the speed of a job; None if its time cannot be estimated. A calibrated cluster corrects every time."""
-    time_scale = time_ratio(job.cluster)
     machine = timed_machine(job, gpu)
     if machine is None:
         return None
+    time_scale = time_ratio(job.cluster, machine)
     step = step_of(job, time_context_of(job, shape, machine, plan, memory, layers), layers, trained, memories)
     seconds = time_scale * float(step.iteration_s)
     step_tokens = round(plain(plan.micro_batch * plan.micro_batches * plan.data) * job.sequence_tokens)
@@ -150,6 +150,9 @@ def execution(job: Job, shape: ModelShape, memory: MemoryTraits, layers: ModelLa
         # accelerate 1.11.0 utils/dataclasses.py set_mixed_precision: reduce_dtype.
         reduced_bytes=(4 if training.precision == "fp32" else 2) if traits.is_fsdp else None,
         reduces_once=traits.is_fsdp,
+        keeps_gathered=traits.is_fsdp and not parallel.fsdp.reshard_after_forward,
+        liger=training.liger and not megatron,
+        chunked_loss=job.fuses_loss,
         stops_early=not megatron and not would_be_reentrant(job),
         megatron=megatron,
         overlap_gradients=parallel.overlap_grad_reduce if megatron else traits.overlaps,
