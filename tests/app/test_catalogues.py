@@ -61,7 +61,7 @@ def test_every_problem_in_the_code_has_a_text_and_a_fix():
         f"{location}: {key}"
         for location, code in problem_codes()
         for key in (f"problem.{code}", f"problem.{code}.fix")
-        if key not in english()
+        if key not in english() and not any(other.startswith(f"{key}.") and key.endswith(".fix") for other in english())
     ]
     assert missing == []
 
@@ -121,7 +121,7 @@ def key_patterns(key: ast.expr) -> Iterator[str]:
 
 
 def problem_codes() -> Iterator[tuple[str, str]]:
-    for location, call in calls({"Problem", "NodeError"}):
+    for location, call in calls({"Problem", "NodeError", "problem"}):
         codes = [keyword.value for keyword in call.keywords if keyword.arg == "code"] or call.args[:1]
         for code in codes:
             choices = (code.body, code.orelse) if isinstance(code, ast.IfExp) else (code,)

@@ -91,8 +91,8 @@ def relief(machine: "Machine") -> float:
 
     Formulas of a tuned stack slow products and attention by the power limit. Runs that keep the GPU less busy draw less
     power: H100 at 30 % of their peak ran at 1,905 to 1,980 MHz
-    (https://github.com/MakazhanAlpamys/Soup/blob/main/benchmarks/gate-h100-validation.md); the peak is that of 1,830 MHz
-    (https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md).
+    (https://github.com/MakazhanAlpamys/Soup/blob/main/benchmarks/gate-h100-validation.md); the peak is that of
+    1,830 MHz (https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md).
     """
     return float(default_efficiency().sustained(machine) ** PRODUCTS_SHARE)
 
