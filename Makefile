@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
-	@echo "make test       every test but those of engines and chaos (25 to 40 minutes, installation included)"
+	@echo "make test       every test but those of engines and chaos (about 40 minutes on two slow cores, installation included)"
 	@echo "make test-fast  unit and contract tests (about a minute)"
 	@echo "make engines    every engine really trains on CPU; the formulas agree with real modules (an hour)"
 	@echo "make chaos      every fault in network namespaces, and a table of what came of it (16 minutes; needs root)"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
@@ -60,3 +61,12 @@ def test_a_lock_of_a_node_holds_the_versions_that_were_chosen_by_hand(name: str)
         canonicalize_name(requirement.name): [str(requirement.specifier).removeprefix("==")] for requirement in chosen
     }
     assert pins(f"{name}.txt") == request
+
+
+def test_pip_accepts_the_python_versions_that_are_tested_and_no_other() -> None:
+    project = PROJECT["project"]
+    accepted = [f"3.{minor}" for minor in range(8, 20) if f"3.{minor}.5" in SpecifierSet(project["requires-python"])]
+    named = [line.rpartition(" ")[2] for line in project["classifiers"] if "Python :: 3." in line]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert accepted == named
+    assert f"Python {', '.join(named[:-1])} or {named[-1]}." in readme

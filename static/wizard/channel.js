@@ -4,6 +4,8 @@ let trigger = () => {};
 let latest = null;
 // The newest payload with the data of a step, by step.
 const known = new Map();
+// What answers one request, and says nothing of the draft.
+const OF_ONE_ANSWER = ["ticket", "span", "synced", "resent"];
 
 export function connect(gradioTrigger) {
   trigger = gradioTrigger;
@@ -23,6 +25,7 @@ export function keep(payload) {
   known.set(payload.step, payload);
   const data = { ...latest?.data, ...payload.data };
   latest = payload.at > (latest?.at ?? 0) ? { ...latest, ...payload, data } : { ...latest, data };
+  for (const key of OF_ONE_ANSWER) delete latest[key];
   return true;
 }
 

@@ -12,11 +12,20 @@ import pytest
 from app.demo.job import demo_job
 from app.demo.local_nodes import LocalNodes
 from backend.job.mapping import dump_mapping
-from tests.e2e.test_journey import go_to_launch, launch, log_in, set_field, shown_run, wait_for_state, wait_for_step
+from tests.e2e.test_journey import (
+    MANY_STEPS,
+    go_to_launch,
+    launch,
+    log_in,
+    set_field,
+    shown_run,
+    wait_for_state,
+    wait_for_step,
+)
 from tests.nodes import needs_node_environment, ssh_nodes
 from tests.ui.browser import RESTING, expect, needs_chromium, until
 from tests.waiting import wait_for
-from tools.browser import CHECKOUT, VIEWPORT, Server, chromium, without_faults
+from tools.browser import CHECKOUT, READY_S, VIEWPORT, Server, chromium, without_faults
 from tools.programs import NODE_PYTHON
 
 NODES = 2
@@ -96,7 +105,7 @@ def container(tmp_path_factory: pytest.TempPathFactory, cluster: LocalNodes) -> 
         os.chown(path, UID, -1)
     try:
         container.compose("up", "--build", "--detach")
-        wait_for(container.addresses, 120)
+        wait_for(container.addresses, READY_S)
         yield container
     finally:
         container.compose("down", "--volumes", "--rmi", "local")
@@ -119,7 +128,7 @@ def test_a_run_and_the_password_survive_a_restart(container: Container, cluster:
     password = container.shell("cat /data/password-*.txt").strip()
     with chromium() as browser:
         page = browser.new_context(viewport=VIEWPORT).new_page()
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(1000 * READY_S)
         with without_faults(page):
             page.goto(f"{container.url}/?lang=en")
             log_in(page, password)
@@ -128,17 +137,17 @@ def test_a_run_and_the_password_survive_a_restart(container: Container, cluster:
             page.evaluate("(text) => Megaboard.wizard.send('fetch', { kind: 'import', text })", dump_mapping(job))
             until(page, "b.fetched?.kind === 'import' && Megaboard.draft.isResting()")
             page.click('.mb-steps a[data-step="training"]')
-            set_field(page, "training.max_steps", "5000")
+            set_field(page, "training.max_steps", MANY_STEPS)
             go_to_launch(page)
             page.click('[data-act="check"]')
             page.click('[data-act="accept"]')
-            expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=180_000)
+            expect(page.locator('[data-act="launch"]')).to_be_enabled()
             launch(page)
             wait_for_step(page, 20)
             run = shown_run(page)
             starts = len(container.addresses())
             container.compose("restart")
-            wait_for(lambda: len(container.addresses()) > starts, 120)
+            wait_for(lambda: len(container.addresses()) > starts, READY_S)
             page.goto(f"{container.url}/?lang=en")
             log_in(page, password)
             page.wait_for_url(lambda url: "/login" not in url)

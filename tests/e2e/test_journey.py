@@ -11,18 +11,20 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.demo import tiny_model
 from app.text import t
-from backend.runs.store import metrics
+from backend.runs.store import metrics, run_store
 from backend.runs.store.store import Store
 from tests.nodes import needs_node_environment
 from tests.ui.browser import STEPS, box, expect, go, needs_chromium, until
 from tests.waiting import wait_for, whole_lines
-from tools.browser import PASSWORD, VIEWPORT, Server, chromium, without_faults
+from tools.browser import PASSWORD, READY_S, VIEWPORT, Server, chromium, without_faults
 
 SSHD = [Path(folder) / "sshd" for folder in ("/usr/sbin", "/usr/local/sbin", "/usr/bin")]
 INSTALLED = os.environ.get("MEGABOARD_PROGRAM")
@@ -30,6 +32,8 @@ NODES = 2
 FIRST_STEP_WITHIN_S = 400
 BUILT_WITHIN_S = 1800
 """The first demo of an installed wheel builds the environment of its nodes."""
+MANY_STEPS = "500000"
+"""The training must outlast a restart of the server, however fast it is and however slow the restart."""
 
 pytestmark = [
     pytest.mark.e2e,
@@ -69,6 +73,12 @@ class Demo(Server):
         finally:
             store.close()
 
+    def is_over(self, run: str) -> bool:
+        """Return whether the run has ended."""
+        with closing(Store(self.folder / "megaboard.db")) as store, store.read() as connection:
+            state = run_store.state_of(connection, run)
+        return state is not None and state.is_final
+
     def written_steps(self, run: str) -> int:
         """Return how many steps the job's rank 0 has written on its node. A step may have several lines."""
         files = (self.folder / "cluster" / "run").glob(f"{run}/*/node0/steps.rank0.jsonl")
@@ -98,12 +108,49 @@ def demo(tmp_path_factory) -> Iterator[Demo]:
 
 
 @pytest.fixture(scope="module")
-def page(demo):
+def browser() -> Iterator[Any]:
     with chromium() as browser:
-        page = browser.new_context(viewport=VIEWPORT).new_page()
-        page.set_default_timeout(120_000)
-        with without_faults(page):
-            yield page
+        yield browser
+
+
+@contextmanager
+def new_page(browser: Any, demo: Demo) -> Iterator[Any]:
+    """Yield a page at the log-in, without a session."""
+    context = browser.new_context(viewport=VIEWPORT)
+    context.set_default_timeout(1000 * READY_S)
+    page = context.new_page()
+    with without_faults(page):
+        page.goto(f"{demo.url}/?lang=en")
+        yield page
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def page(demo, browser):
+    """Return the operator's page, logged in, at the wizard."""
+    with new_page(browser, demo) as page:
+        log_in(page)
+        page.wait_for_selector("#step-hardware")
+        yield page
+
+
+@pytest.fixture(scope="module")
+def run(demo, page) -> str:
+    """Return a run of many steps, launched by the page after the host keys were confirmed, that has begun to train."""
+    page.click('.mb-areas a[data-area="wizard"]')
+    page.click('.mb-steps a[data-step="training"]')
+    set_field(page, "training.max_steps", MANY_STEPS)
+    set_field(page, "training.warmup_ratio", "0")  # A share of so many steps is longer than the test.
+    go_to_launch(page)
+    expect(page.locator('[data-act="launch"]')).to_be_disabled()
+    page.click('[data-act="check"]')
+    page.wait_for_selector('[data-act="accept"]')
+    assert demo.fingerprints() <= set(page.locator("#step-launch code").all_inner_texts())
+    page.click('[data-act="accept"]')
+    expect(page.locator('[data-act="launch"]')).to_be_enabled()
+    launch(page)
+    wait_for_step(page, 1)
+    return shown_run(page)
 
 
 def log_in(page, password: str = PASSWORD) -> None:
@@ -150,19 +197,25 @@ def wait_for_step(page, count: int) -> None:
 
 
 def wait_for_state(page, words: str) -> None:
-    expect(page.locator(".mbm-title")).to_contain_text(words, timeout=180_000)
+    expect(page.locator(".mbm-title")).to_contain_text(words)
 
 
-def test_a_stranger_stays_outside_and_the_operator_comes_in(demo, page):
-    page.goto(f"{demo.url}/?lang=en")
-    log_in(page, "not-the-password")
-    page.wait_for_selector("[role=alert]")
-    log_in(page)
-    page.wait_for_selector("#step-hardware")
-    shown_step(page, "hardware")
+def save_and_stop(page) -> None:
+    page.get_by_role("button", name="Save and stop").click()
+    wait_for_state(page, "Stopped")
+
+
+def test_a_stranger_stays_outside_and_the_operator_comes_in(demo, browser):
+    with new_page(browser, demo) as page:
+        log_in(page, "not-the-password")
+        page.wait_for_selector("[role=alert]")
+        log_in(page)
+        page.wait_for_selector("#step-hardware")
+        shown_step(page, "hardware")
 
 
 def test_the_wizard_is_walked_with_the_demo_filled_in(demo, page):
+    go(page, demo, "hardware")
     for before, step in itertools.pairwise(STEPS):
         page.locator(f"#step-{before}").get_by_role("button", name=re.compile("Next")).click()
         shown_step(page, step)
@@ -172,23 +225,15 @@ def test_the_wizard_is_walked_with_the_demo_filled_in(demo, page):
     page.click('.mb-steps a[data-step="training"]')
     set_field(page, "training.max_steps", "0")
     expect(page.locator("#step-training .mb-problem:visible").first).to_contain_text("at least 1")
-    set_field(page, "training.max_steps", "5000")
+    set_field(page, "training.max_steps", MANY_STEPS)
     expect(page.locator("#step-training .mb-problem:visible")).to_have_count(0)
     page.click('.mb-steps a[data-step="review"]')
-    expect(page.locator("#step-review")).to_contain_text("max_steps: 5000")
+    expect(page.locator("#step-review")).to_contain_text(f"max_steps: {MANY_STEPS}")
     expect(page.locator("#step-review")).to_contain_text("torch.distributed.run")
 
 
-def test_host_keys_are_confirmed_and_the_run_learns(demo, page):
-    go_to_launch(page)
-    expect(page.locator('[data-act="launch"]')).to_be_disabled()
-    page.click('[data-act="check"]')
-    page.wait_for_selector('[data-act="accept"]')
-    shown = page.locator("#step-launch code").all_inner_texts()
-    assert demo.fingerprints() <= set(shown)
-    page.click('[data-act="accept"]')
-    expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=180_000)
-    launch(page)
+def test_host_keys_are_confirmed_and_the_run_learns(demo, page, run):
+    page.goto(f"{demo.url}/en/#runs/{run}")
     wait_for_step(page, 60)
     observed = shown_loss(page)
     assert observed["x"] == list(range(1, len(observed["x"]) + 1))
@@ -197,22 +242,20 @@ def test_host_keys_are_confirmed_and_the_run_learns(demo, page):
     assert len(demo.marked()) >= NODES
 
 
-def test_a_killed_server_finds_its_run_and_every_point_again_and_stops_it_with_proof(demo, page):
-    run = shown_run(page)
+def test_a_killed_server_finds_its_run_and_every_point_again_and_stops_it_with_proof(demo, page, run):
     demo.kill()
     before = demo.written_steps(run)
     # The job trains on without its server.
     wait_for(lambda: demo.written_steps(run) > before + 20)
     assert demo.points(run)[-1] < demo.written_steps(run)
     demo.start()
-    page.wait_for_selector("#password", timeout=180_000)
+    page.wait_for_selector("#password")
     log_in(page)
     page.wait_for_url(lambda url: "/login" not in url)  # Else the next address would interrupt the log-in.
     page.goto(f"{demo.url}/en/#runs/{run}")
     wait_for_step(page, before + 20)
     wait_for_state(page, "Running")
-    page.get_by_role("button", name="Save and stop").click()
-    wait_for_state(page, "Stopped")
+    save_and_stop(page)
     expect(page.locator(".mbm-proof")).to_contain_text(f"{NODES} of {NODES} nodes confirmed: 0 processes left")
     written = demo.written_steps(run)
     assert demo.points(run) == list(range(1, written + 1))
@@ -222,7 +265,10 @@ def test_a_killed_server_finds_its_run_and_every_point_again_and_stops_it_with_p
     assert demo.marked() == []
 
 
-def test_the_run_stands_in_the_list_in_chinese_too(demo, page):
+def test_the_run_stands_in_the_list_in_chinese_too(demo, page, run):
+    if not demo.is_over(run):
+        page.goto(f"{demo.url}/en/#runs/{run}")
+        save_and_stop(page)
     page.goto(f"{demo.url}/zh/#runs")
     rows = page.locator(".mbm-list tbody tr")
     expect(rows).to_have_count(1)

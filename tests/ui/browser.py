@@ -74,6 +74,22 @@ def until(page: Any, holds: str) -> None:
     page.wait_for_function(script, polling=POLL_MS)
 
 
+@contextmanager
+def without_timers(page: Any, delay_ms: int) -> Iterator[None]:
+    """Start no timer of this delay, so that what the page does in its stead does not depend on the machine's speed."""
+    page.evaluate(
+        """(delay) => {
+          window.everyTimeout = window.setTimeout;
+          window.setTimeout = (act, ms, ...rest) => (ms === delay ? 0 : window.everyTimeout(act, ms, ...rest));
+        }""",
+        delay_ms,
+    )
+    try:
+        yield
+    finally:
+        page.evaluate("() => { window.setTimeout = window.everyTimeout; }")
+
+
 class Release:
     """Held requests. `release` sends them on to the server."""
 

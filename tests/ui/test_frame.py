@@ -235,6 +235,14 @@ def test_the_areas_switch_without_losing_the_step(page):
     assert shown_steps(page) == ["step-training"]
 
 
+def test_an_empty_list_of_runs_says_what_to_do(other_page, server):
+    for lang, words in (("zh", "还没有任何运行"), ("en", "No runs yet")):
+        other_page.goto(f"{server.address}/{lang}/#runs")
+        other_page.get_by_role("heading", name=words).wait_for()
+        other_page.locator(".mbm-empty button").click()
+        other_page.wait_for_function("() => document.documentElement.dataset.step === 'hardware'")
+
+
 def test_the_theme_is_remembered(other_page):
     page = other_page
     assert not page.evaluate("document.body.classList.contains('dark')")

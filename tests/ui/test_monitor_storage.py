@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.ui, needs_chromium]
 NASTY = "<img src=x onerror=alert(1)>'\"; DROP TABLE runs; --"
 
 
-def finished(server: Monitored, run: str, name: str = "tiny") -> str:
-    stored_run = server.run(run, name=name, nodes=1, now=time.time() - 900)
+def finished(server: Monitored, run: str, name: str = "tiny", age_s: float = 900) -> str:
+    stored_run = server.run(run, name=name, nodes=1, now=time.time() - age_s)
     stored_run.start()
     stored_run.steps(1, 10)
     stored_run.exit(0)
@@ -28,8 +28,8 @@ def finished(server: Monitored, run: str, name: str = "tiny") -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def old_run(server: Monitored) -> str:
-    """Store an ended run before the server first measures sizes, which it does at most once a minute."""
-    return finished(server, "20260204-000000-old-aaaa")
+    """Store a run that ended ten days ago, before the server first measures sizes (at most once a minute)."""
+    return finished(server, "20260204-000000-old-aaaa", age_s=10 * 86400)
 
 
 def is_deleted(server: Monitored, run: str) -> bool:
@@ -91,7 +91,7 @@ def test_rules_are_saved_and_say_what_they_would_delete_now(server, page):
     raw, days = rules.locator("input[type=number]").nth(0), rules.locator("input[type=number]").nth(1)
     expect(raw).to_have_value("14")
     raw.fill("3")
-    days.fill("0")
+    days.fill("5")  # No other test's run is as old.
     expect(rules).to_contain_text("1 runs are deleted at once")
     days.fill("")
     rules.get_by_role("button").click()

@@ -16,7 +16,7 @@ import pytest
 
 from tests.app.tiny_app import IDENTITY, PASSWORD
 from tests.ui.browser import needs_chromium
-from tools.browser import END_S, chromium
+from tools.browser import END_S, READY_S, chromium
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 
@@ -73,7 +73,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     context = browser.new_context(locale="en-US")
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(1000 * READY_S)
     yield context.new_page()
     context.close()
 
