@@ -11,7 +11,7 @@ import pytest
 
 from backend.runs.states import EventKind
 from tests.ui.browser import STEPS, begin_anew, go, needs_chromium, until
-from tests.ui.test_monitor import Monitored, open_run
+from tests.ui.monitored import Monitored, open_run
 from tests.ui.test_wizard_looks import JOB
 from tools.browser import Server, chromium, logged_in, served
 from tools.stored_runs import problem

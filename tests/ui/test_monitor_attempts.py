@@ -18,11 +18,10 @@ from backend.runs.store import attempts, queue_order, run_store
 from backend.runs.supervise import restart
 from tests.nodes import ssh_nodes
 from tests.ui.browser import expect, needs_chromium
-from tests.ui.test_monitor import Monitored, context, open_run, page, server
+from tests.ui.monitored import Monitored, open_run
 from tests.waiting import WITHIN_S
 from tools.stored_runs import problem
 
-__all__ = ["context", "page", "server"]
 pytestmark = [pytest.mark.ui, needs_chromium]
 
 FILES = ("trainer_state.json", "scheduler.pt", "optimizer.pt", "pytorch_model.bin", "rng_state.pth")

@@ -9,10 +9,9 @@ from backend.runs.records import problem_to_json
 from backend.runs.states import EventKind
 from backend.runs.store import metrics
 from tests.ui.browser import expect, needs_chromium
-from tests.ui.test_monitor import context, open_run, page, server
+from tests.ui.monitored import open_run
 from tools.stored_runs import heartbeat
 
-__all__ = ["context", "page", "server"]
 pytestmark = [pytest.mark.ui, needs_chromium]
 
 LONG = "qwen3-vl-235b-a22b-instruct-sft-medical-reports-stage2-v14.3"

@@ -8,10 +8,9 @@ from backend.runs.retention import Retention, Rules
 from backend.runs.states import EventKind
 from backend.runs.store.deletion import deleted_runs
 from tests.ui.browser import expect, needs_chromium
-from tests.ui.test_monitor import Monitored, context, open_run, page, server
+from tests.ui.monitored import Monitored, open_run
 from tests.waiting import wait_for
 
-__all__ = ["context", "page", "server"]
 pytestmark = [pytest.mark.ui, needs_chromium]
 
 NASTY = "<img src=x onerror=alert(1)>'\"; DROP TABLE runs; --"
