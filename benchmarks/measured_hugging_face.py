@@ -236,6 +236,7 @@ def _tuning(row: Mapping[str, Any]) -> Tuning:
         copied=_copied(method),
         liger=liger,
         fused_norms=liger,
+        fused_head_norms=liger,
         fused_functions=liger,
         drops=bool(re.search(r"lora_dropout=0\.\d", method)),
         upcasts_rest=row.get("base_bytes") == 4 or (quantised and not _is_script(row) and habits_of(row).upcasts_rest),

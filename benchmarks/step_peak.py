@@ -272,6 +272,7 @@ def _formula(case: Case) -> float:
         lora_targets=targets,
         eager_attention=is_eager,
         fused_norms=case.liger,
+        fused_head_norms=case.liger,
         fused_functions=case.liger,
     )
     return float(data_parallel_memory(layers, plan, memory, tuning).peak - STATIC_BYTES) / MIB

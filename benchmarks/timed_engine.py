@@ -11,6 +11,7 @@ from backend.estimate.model.layers import ModelLayers
 from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Gathered, Traffic, after_dropout
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.time_context import Execution
+from backend.job.liger import ALL, NONE
 from backend.job.memory_traits import LIGER_LOSS_MOVED, MemoryTraits
 from backend.job.traits import TRAITS, EngineTraits
 from benchmarks.habits import habits_of
@@ -47,8 +48,7 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
         reduced_bytes=2 if traits.is_fsdp else None,
         reduces_once=traits.is_fsdp,
         keeps_gathered=keeps_gathered(row),
-        liger=bool(row.get("liger")),
-        chunked_loss=bool(row.get("liger")),
+        liger=ALL if row.get("liger") else NONE,
         fetches_modules=traits.zero_stage == 3,
         stops_early=habits_of(row).stops_early,
         megatron=False,

@@ -9,6 +9,7 @@ from app.wizard.problems import widget_of
 from app.wizard.scheduler import FIELD as SCHEDULER
 from app.wizard.scheduler import KIND as SCHEDULER_KIND
 from backend.job.job import Job
+from backend.job.liger import has_effect
 from backend.job.mixing import CONCAT, data_sets
 
 _VISION = (
@@ -55,6 +56,8 @@ def _irrelevant(form: Form, job: Job, state: DraftState) -> Iterator[str]:
     if state.shape and not state.shape.vision:
         yield from _VISION
     yield from _of_training(job)
+    if job.traits.is_megatron or (state.shape and not has_effect(job, state.shape.model_type)):
+        yield "training.liger"
     if not job.traits.is_megatron:
         yield from _MEGATRON
     if not job.traits.is_megatron or (state.shape and not state.shape.experts):
@@ -98,8 +101,6 @@ def _of_training(job: Job) -> Iterator[str]:
         yield "training.interleave_probs"
     if job.traits.environment == "swift":
         yield "training.eval_dataset"
-    if job.traits.is_megatron:
-        yield "training.liger"
 
 
 def _of_parallel(job: Job) -> Iterator[str]:

@@ -251,7 +251,7 @@ def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Mac
     layers, trained, memory = (
         layers_of_job(job, shape),
         trained_parts(job, shape),
-        memory_traits(job, gpu),
+        memory_traits(job, shape, gpu),
     )
     # Fields that the cost of a layer must not depend on are no numbers, so that a formula that reads them fails.
     unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))
@@ -282,7 +282,7 @@ def _evaluate_cut(
 ) -> tuple[dict[str, Number | Flag], tuple[Array, ...]]:
     """Return the figures of plans whose layers are cut alike, and the values of PARTS if the GPU's speed is known."""
     memory = estimate_memory(job, shape, gpu, plan, costs.memory, memo)
-    reserved = reserved_of(job, memory) / GIB
+    reserved = reserved_of(job, shape, memory) / GIB
     host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, memory.stages)
     outside = non_torch_gib(job, plan)
     fits = is_held(job, gpu, reserved + outside, host)

@@ -35,9 +35,9 @@ from backend.estimate.plan import Plan, plan_of_model, unsplit
 from backend.estimate.time.calibrated import calibrated_on, probed_on, reserved_ratio
 from backend.estimate.time.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.time.timing import Speed, speed_of
-from backend.job import liger
 from backend.job.attention import is_fused, masks_packs, stores_scores
 from backend.job.job import Job
+from backend.job.liger import kernels_of
 from backend.job.memory_traits import MemoryTraits
 from backend.job.model import ModelShape
 from backend.job.mtp import counted_layers
@@ -168,7 +168,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
     speed = speed_of(job, shape, gpu, layers, plan, memory.traits, trained, memory.stages, flops)
     stages = tuple([_stage(stage) for stage in memory.stages])
     worst = max(stages, key=attrgetter("peak_gib"))
-    reserved_gib = float(reserved_of(job, memory)) / GIB
+    reserved_gib = float(reserved_of(job, shape, memory)) / GIB
     outside, host_gib = float(non_torch_gib(job, plan)), float(host_memory_gib(job, memory.stages))
     need, is_assumed = reserved_gib + outside, is_memory_assumed(job)
     factors = memory_interval(job)
@@ -250,7 +250,7 @@ def estimate_memory(
     `shared` holds the results that these plans share.
     """
     check_modelled(job, shape)
-    traits = memory_traits(job, gpu)
+    traits = memory_traits(job, shape, gpu)
     layers, trained = layers_of_job(job, shape), trained_parts(job, shape)
     plan = plan or plan_of_model(job, shape, flash_attention=is_fused(job, shape, gpu))
     if job.traits.is_megatron:
@@ -262,24 +262,24 @@ def estimate_memory(
     return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, stages=stages)
 
 
-def reserved_of(job: Job, memory: MemoryEstimate) -> Number:
+def reserved_of(job: Job, shape: ModelShape, memory: MemoryEstimate) -> Number:
     """Return the bytes that torch reserves on the stage that needs most: by the ratio of a run of the user, if there is
     one."""
     ratio = reserved_ratio(job)
     if ratio:
         return ratio * largest(*[stage.peak for stage in memory.stages])
-    logits = memory.traits.logits_backward_bytes if _leaves_gap(job) else 0
+    logits = memory.traits.logits_backward_bytes if _leaves_gap(job, shape) else 0
     most = ZERO
     for stage in memory.stages:
         most = larger(most, reserved_bytes(stage, logits))
     return most
 
 
-def _leaves_gap(job: Job) -> bool:
+def _leaves_gap(job: Job, shape: ModelShape) -> bool:
     """Return whether the loss is Hugging Face's, on 16-bit logits."""
     training = job.training
     stores_logits = training.stage in ("pt", "sft") and training.precision != "fp32"
-    return stores_logits and not job.traits.is_megatron and not job.fuses_loss
+    return stores_logits and not job.traits.is_megatron and not kernels_of(job, shape.model_type).loss
 
 
 def layers_of_job(job: Job, shape: ModelShape) -> ModelLayers:
@@ -308,7 +308,7 @@ def run_of(job: Job, trained: Trained) -> Run:
 
 def tuning_of(job: Job, shape: ModelShape, trained: Trained, gpu: Gpu) -> Tuning:
     """Return what a job on a Hugging Face engine trains, and how."""
-    training = job.training
+    training, kernels = job.training, kernels_of(job, shape.model_type)
     return Tuning(
         trained=trained,
         method=training.method,
@@ -318,9 +318,10 @@ def tuning_of(job: Job, shape: ModelShape, trained: Trained, gpu: Gpu) -> Tuning
         drops=job.lora_dropout > 0,
         copied=_copied(job),
         last_layers=training.trainable_layers,
-        liger=job.fuses_loss,
-        fused_norms=job.has_liger_kernels and shape.model_type in liger.NORMS,
-        fused_functions=job.has_liger_kernels and shape.model_type in liger.FUNCTIONS,
+        liger=kernels.loss,
+        fused_norms=kernels.norms,
+        fused_head_norms=kernels.head_norms,
+        fused_functions=kernels.functions,
         single_precision=training.precision == "fp32",
         eager_attention=stores_scores(job, shape),
         masks_packs=masks_packs(job),

@@ -242,19 +242,6 @@ class Job:
         return 4 if self.training.stage == "kto" else 2 if self.has_reference else 1
 
     @property
-    def fuses_loss(self) -> bool:
-        """Return whether Liger's loss avoids the logits.
-
-        Other stages need them (LLaMA-Factory 0.9.5 model/loader.py require_logits).
-        """
-        return self.has_liger_kernels and self.training.stage in ("pt", "sft")
-
-    @property
-    def has_liger_kernels(self) -> bool:
-        """Return whether Liger replaces modules of the model. The Megatron path never does."""
-        return self.training.liger and not self.traits.is_megatron
-
-    @property
     def lora_dropout(self) -> float:
         """Return the dropout before adapters: 0.05 under ms-swift (4.6.0 arguments/tuner_args.py), 0 elsewhere."""
         own = 0.05 if self.traits.environment == "swift" else 0.0

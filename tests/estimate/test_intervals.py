@@ -17,7 +17,7 @@ from backend.estimate.time.efficiency import level_on, machine_of
 from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job
 from backend.job.mapping import with_values
-from backend.job.presets import Interval, gpus, intervals
+from backend.job.presets import Interval, gpus, intervals, resolve_model
 from benchmarks.by_lengths import by_lengths, left_out_by_lengths
 from benchmarks.habits import has_unknown_lengths
 from benchmarks.left_out import (
@@ -108,9 +108,9 @@ def test_only_what_comes_and_goes_leaves_gaps():
 @pytest.mark.parametrize("config", [SYNC, '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'])
 def test_fsdp_that_reduces_every_micro_batch_keeps_no_whole_gradients(config):
     whole, sharded = job(FSDP), job({**FSDP, "extra": {"accelerator_config": config}})
-    h100 = gpus()["h100-80g"]
-    assert memory_traits(whole, h100).accumulates_whole
-    assert not memory_traits(sharded, h100).accumulates_whole
+    shape, h100 = resolve_model(whole.model), gpus()["h100-80g"]
+    assert memory_traits(whole, shape, h100).accumulates_whole
+    assert not memory_traits(sharded, shape, h100).accumulates_whole
     assert estimate(sharded).stages[0].gradients_gib < estimate(whole).stages[0].gradients_gib
 
 

@@ -7,6 +7,7 @@ from backend.estimate.model.load import Load
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.time.chunked_loss import chunks
 from backend.estimate.time.kernels import layer_kernels
+from backend.job.liger import ALL
 from backend.job.presets import resolve_model
 from tests.estimate.cases import job
 
@@ -14,7 +15,7 @@ DDP = {"engine": "llamafactory-ddp", "model.preset": "qwen3-8b", "training.gradi
 LIGER = {**DDP, "training.liger": True}
 LAYERS = model_layers(resolve_model(job(DDP).model))
 MODULES = layer_kernels(LAYERS.kinds[0], fused=False)
-KERNELS = layer_kernels(LAYERS.kinds[0], fused=False, liger=True)
+KERNELS = layer_kernels(LAYERS.kinds[0], fused=False, liger=ALL)
 
 
 @pytest.mark.parametrize("name", ["moved_split", "moved_whole", "moved_back_split", "moved_back_whole"])
@@ -59,3 +60,11 @@ def test_small_micro_batches_gain_less_from_liger():
     ]
     assert gains[0] < gains[1]
     assert gains[1] > 1
+
+
+def test_a_type_that_liger_leaves_alone_takes_as_long_as_without_it():
+    """LLaMA-Factory does not list qwen3_vl."""
+    plain, liger = (
+        estimate(job(DDP, model__preset="qwen3-vl-8b", training__liger=on)).iteration_s for on in (False, True)
+    )
+    assert plain == liger

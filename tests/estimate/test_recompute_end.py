@@ -4,7 +4,7 @@ import pytest
 
 from backend.estimate import estimate
 from backend.estimate.memory.engine_memory import memory_traits
-from backend.job.presets import gpus
+from backend.job.presets import gpus, resolve_model
 from tests.estimate.cases import job
 
 NOT_REENTRANT = {"use_reentrant_gc": False}
@@ -57,5 +57,5 @@ def test_the_gradient_of_the_newest_transformer_engine_is_in_fp32_beside_the_log
         parallel__cross_entropy_fusion=True,
         extra={"cross_entropy_fusion_impl": "te"},
     )
-    memory = memory_traits(of_engine, gpus()["h100-80g"])
+    memory = memory_traits(of_engine, resolve_model(of_engine.model), gpus()["h100-80g"])
     assert (memory.logits_forward_bytes, memory.logits_backward_bytes) == (2 + 4, 4 + 2)

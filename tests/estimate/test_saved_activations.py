@@ -37,7 +37,7 @@ def test_ligers_kernels_keep_a_norms_input_and_both_halves_of_swiglu():
     layer = model_layers(parse_model({"model_type": "qwen3", **SMALL})).kinds[0]
     statistics, attention, norm_outputs = 4 * 8, 2 * (2 * 8 + 2 * 2) * 64, 2 * 2 * 512
     norms = 2 * (2 * 512 + (8 + 2) * 64)
-    form = EagerForm(fused_norms=True, fused_functions=True)
+    form = EagerForm(fused_norms=True, fused_head_norms=True, fused_functions=True)
     assert eager_bytes(layer, form) == norms + norm_outputs + attention + statistics + (2 + 1) * 2 * 1536
     fp32_stream = form._replace(residual=4, casts=True)
     assert eager_bytes(layer, fp32_stream) - eager_bytes(layer, form) == 2 * 2 * 512 + 2 * (3 - 1 + 2 - 1) * 512

@@ -25,7 +25,7 @@ from backend.estimate.model.parameters import layer_counts
 from backend.estimate.plan import Plan
 from backend.job.memory_traits import MemoryTraits
 from backend.job.model import parse_model
-from backend.job.presets import gpus
+from backend.job.presets import gpus, resolve_model
 from backend.job.traits import TRAITS
 from benchmarks.small_models import SEEING, SMALL_MODELS
 from tests.estimate.cases import job
@@ -96,7 +96,8 @@ def test_fsdp_1_alone_keeps_each_layers_input_and_its_gradient_and_where_checkpo
 
 def test_fsdp_2_keeps_whole_gradients_while_accelerates_no_sync_is_on_and_needs_four_units_more() -> None:
     counted = _printed_by("benchmarks.fsdp_step")
-    traits = memory_traits(job(engine="llamafactory-fsdp"), gpus()["h100-80g"])
+    fsdp = job(engine="llamafactory-fsdp")
+    traits = memory_traits(fsdp, resolve_model(fsdp.model), gpus()["h100-80g"])
     each_batch = replace(traits, accumulates_whole=False)
     ours = {"no_sync": _units(traits), "sync_each_batch": _units(each_batch)}
     assert {case: units["peak"] for case, units in counted.items()} == pytest.approx(ours, rel=0.05)
@@ -123,7 +124,8 @@ def test_dpos_log_probabilities_hold_what_torchs_allocator_hands_out_for_them() 
     printed_by = _printed_by("benchmarks.pair_logits")
     memory = TRAITS["llamafactory-zero3"].memory
     assert memory is not None
-    kto = memory_traits(job(engine="llamafactory-zero3", training__stage="kto"), gpus()["h100-80g"])
+    of_kto = job(engine="llamafactory-zero3", training__stage="kto")
+    kto = memory_traits(of_kto, resolve_model(of_kto.model), gpus()["h100-80g"])
     ours = {"forward": memory.pairs_forward_bytes, "kept": memory.pairs_kept_bytes}
     ours |= {"reference": memory.pairs_forward_bytes, "backward": memory.logits_backward_bytes}
     ours |= {"kto": kto.pairs_forward_bytes + kto.pairs_kept_bytes}

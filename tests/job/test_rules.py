@@ -37,6 +37,7 @@ FALCON_H1 = {**DENSE, "model": {"hf_config": SMALL_MODELS["falcon_h1"]}}
 JAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["jamba"]}}
 BAMBA = {**DENSE, "model": {"hf_config": SMALL_MODELS["bamba"]}}
 GRANITE = {**DENSE, "model": {"hf_config": SMALL_MODELS["granitemoehybrid"]}}
+GLM, PLAIN_GRANITE = ({**DENSE, "model": {"hf_config": SMALL_MODELS[name]}} for name in ("glm", "granite"))
 KIMI_LINEAR = {**DENSE, "model": {"hf_config": NEWER_MODELS["kimi_linear"]}}
 OLMO_HYBRID = {**DENSE, "model": {"hf_config": {**SHAPE, "model_type": "olmo_hybrid"}}}
 GLM_4V = {
@@ -312,6 +313,13 @@ CASES = [
     (VISION, {f"training.freeze.{part}": True for part in ("vision_tower", "projector", "language_model")},
      "nothing_trained"),
     (DENSE, {"training.liger": True}, "liger_ignored"),
+    *((GLM, {"engine": engine, "training.liger": True}, "liger_has_no_effect")
+      for engine in ("llamafactory-zero3", "swift-zero3")),
+    (VISION, {"engine": "llamafactory-zero3", "training.liger": True, "training.stage": "dpo"}, "liger_has_no_effect"),
+    (MLLAMA, {"engine": "llamafactory-zero3", **FROZEN, "training.liger": True}, "liger_keeps_logits"),
+    (PLAIN_GRANITE, {"engine": "swift-zero3", "training.liger": True}, "liger_keeps_logits"),
+    (DENSE, {"engine": "llamafactory-zero3", "training.liger": True, "extra": {"use_dft_loss": True}},
+     "liger_loss_replaced"),
     (DENSE, {"training.dataset": "d"}, "no_shuffling"),
     (DENSE, {"training.samples": 1_000_000}, "tokenise_first"),
     (DENSE, {"training.prepare.shuffle": True, "extra": {"tokenized_path": "/t"}}, "extra_clash"),
@@ -475,7 +483,8 @@ ONLY_THE_USER_KNOWS = {
     "megatron_core_dev", "chosen_keys_megatron_core", "offload_needs_new_deepspeed", "chosen_keys_pattern",
     "unknown_gpu", "unknown_model", "gpu_memory_mixed", "gpu_memory_smaller", "calibration_other_engine",
     "calibration_other_training", "calibration_outdated", "reward_model_starts_over", "mix_not_positive",
-    "grpo_reward_unknown", "grpo_cached_data", "grpo_assumed", "extra_not_estimated",
+    "grpo_reward_unknown", "grpo_cached_data", "grpo_assumed", "extra_not_estimated", "liger_keeps_logits",
+    "liger_loss_replaced",
 }  # fmt: skip
 """Which GPU or model was meant, whether to measure anew, whether a restart from step 0 is acceptable, shares, where
 rewards and prompts are, keys of the model's config.json, and nothing where a note only informs."""
@@ -573,6 +582,9 @@ def test_stages_are_cut_anew_where_indexers_are_and_not_given_up(layers, layout,
         (MIMO, {"engine": "llamafactory-ddp", "cluster.nodes": 1, "cluster.gpus_per_node": 1}),
         (MLLAMA, {"engine": "llamafactory-zero3", **FROZEN}),
         (MLLAMA, {"engine": "llamafactory-fsdp"}),
+        (DENSE, {"engine": "llamafactory-zero3", "training.liger": True}),
+        (VISION, {"engine": "swift-zero3", "training.liger": True}),
+        (PLAIN_GRANITE, {"engine": "llamafactory-zero3", "training.liger": True, "training.stage": "dpo"}),
         (MLLAMA, {"engine": "llamafactory-zero2", "training.method": "qlora", **FROZEN}),
         (MLLAMA, {"engine": "llamafactory-ddp", "training.method": "lora", "parallel.recompute": "none"}),
     ],
@@ -611,6 +623,9 @@ def test_stages_are_cut_anew_where_indexers_are_and_not_given_up(layers, layout,
         "idle layers on one GPU",
         "images with a frozen tower",
         "images under fsdp 2",
+        "Liger",
+        "Liger on a model with a tower under ms-swift",
+        "Liger in DPO for a type without its loss",
         "images with qlora",
         "images without recompute",
     ],

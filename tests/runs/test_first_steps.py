@@ -139,6 +139,25 @@ def test_what_the_gpus_report_names_the_cause_of_slow_steps(gang: Gang, gpu: dic
     assert codes(gang) == [("time", "high", code)]
 
 
+@pytest.mark.parametrize(
+    ("engine", "preset", "values"),
+    [
+        ("llamafactory-zero3", "qwen3-8b", {"case": "liger"}),
+        ("llamafactory-zero3", "qwen3-vl-8b", {}),
+        ("swift-zero3", "qwen3-vl-8b", {"case": "liger"}),
+        ("swift-megatron", "qwen3-8b", {}),
+    ],
+)
+def test_liger_is_proposed_for_slow_steps_where_the_engine_has_it_for_the_model(
+    gang: Gang, engine: str, preset: str, values: object
+) -> None:
+    _, planned = launched(gang, engine=engine, model__preset=preset)
+    assert planned.iteration_s is not None
+    steps(gang, step_s=2 * planned.iteration_s)
+    (problem,) = [event.detail["problem"] for event in told(gang) if event.detail["figure"] == "time"]
+    assert (problem["code"], problem.get("values", {})) == ("steps_slow_software", values)
+
+
 def test_a_network_that_nobody_measured_is_the_cause_where_a_step_is_mostly_communication(gang: Gang) -> None:
     _, planned = launched(
         gang, cluster__inter_node_gbit_per_s=1.0, cluster__nics_per_node=1, training__method="full",

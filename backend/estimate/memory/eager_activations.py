@@ -53,6 +53,8 @@ class EagerForm(NamedTuple):
     """Whether each adapter reads its input through a dropout, which makes a copy and keeps a mask of bytes."""
     fused_norms: bool = False
     """Whether an RMSNorm is Liger's kernel, which saves its input as it came (Liger 0.8.2 ops/rms_norm.py)."""
+    fused_head_norms: bool = False
+    """The same of the norms of heads, such as of queries and keys."""
     fused_functions: bool = False
     """Whether the gated function of a dense FFN is Liger's kernel (ops/swiglu.py, ops/geglu.py)."""
 
@@ -240,7 +242,7 @@ def _eager_norm(norm: Norm, form: EagerForm) -> float:
     """
     if norm.layer_norm:
         return form.residual
-    if form.fused_norms:
+    if form.fused_head_norms if norm.heads else form.fused_norms:
         return form.element if norm.heads else form.residual
     if norm.centred:
         return 8 + (4 if form.trained else 0)

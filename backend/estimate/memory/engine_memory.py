@@ -8,6 +8,7 @@ from backend.estimate.array_ops import choose
 from backend.estimate.memory.fp8 import fp8_of_job
 from backend.job.extra_values import mapping_of
 from backend.job.job import Job
+from backend.job.liger import kernels_of
 from backend.job.memory_traits import LIGER_LOSS_MOVED, SINGLE_SCALES_BYTES, MemoryTraits, Offload
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -32,7 +33,7 @@ those of tensors under 100,000 elements are not paged (get_state_buffer).
 """
 
 
-def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
+def memory_traits(job: Job, shape: ModelShape, gpu: Gpu) -> MemoryTraits:
     """Return the engine's memory traits with the job's options; raise estimate_not_modelled."""
     training, traits, parallel = job.training, job.traits, job.parallel
     if traits.memory is None:
@@ -60,7 +61,7 @@ def memory_traits(job: Job, gpu: Gpu) -> MemoryTraits:
         memory = replace(memory, frozen_bytes=memory.frozen_beside_full_bytes)
     if training.stage in ("kto", "rm"):
         memory = _in_stage(job, memory)
-    if job.fuses_loss:
+    if kernels_of(job, shape.model_type).loss:
         forward, backward = LIGER_LOSS_MOVED
         memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
     if extra.get("optim") == "adamw_torch" and not traits.is_megatron and not traits.zero_stage:

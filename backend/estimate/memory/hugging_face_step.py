@@ -83,7 +83,11 @@ def _form(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning) -> EagerFor
     stream in fp32."""
     form = form_of(tuning, memory, tuning.trained.language)
     if tuning.fused_norms or tuning.fused_functions:
-        form = form._replace(fused_norms=tuning.fused_norms, fused_functions=tuning.fused_functions)
+        form = form._replace(
+            fused_norms=tuning.fused_norms,
+            fused_head_norms=tuning.fused_head_norms,
+            fused_functions=tuning.fused_functions,
+        )
     if layers.fp32_residual or (memory.autocast_bytes and layers.stem and operators_of(layers.stem, AltUp)):
         return form._replace(residual=4)
     return form

@@ -30,6 +30,8 @@ class Tuning:
     """Liger's fused output layer and loss, which never store all logits."""
     fused_norms: bool = False
     """As in EagerForm, of the decoder; towers keep transformers' norms."""
+    fused_head_norms: bool = False
+    """As in EagerForm."""
     fused_functions: bool = False
     """As in EagerForm."""
     single_precision: bool = False

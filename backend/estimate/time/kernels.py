@@ -11,6 +11,7 @@ from functools import lru_cache
 from backend.estimate.model.chosen_keys import ABSORBED
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.time.operator_kernels import MOVED_BACKWARD, STARTED_BACKWARD, Routing, operator_kernels
+from backend.job.liger import NONE, Kernels
 from backend.job.model.operators import (
     Activation,
     Attention,
@@ -124,11 +125,11 @@ def layer_kernels(
     only: tuple[str, ...] | None = None,
     routing: Routing = "plain",
     rope_fused: bool = True,
-    liger: bool = False,
+    liger: Kernels = NONE,
 ) -> LayerKernels:
     """Return the sums over the operators of a layer; with `only`, over the operators that these modules recompute.
 
-    `liger` says whether Liger's kernels replace those of Hugging Face's modules.
+    `liger` has the parts of Hugging Face's modules that Liger's kernels compute.
     """
     sums: dict[str, float] = {}
     causal, window, stores_scores = True, 0, False

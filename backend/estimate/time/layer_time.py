@@ -27,6 +27,7 @@ from backend.estimate.time.gemm import UNPACKING, gemm_seconds
 from backend.estimate.time.kernels import LayerKernels, layer_kernels
 from backend.estimate.time.passes import NO_EXTRA, NO_PASS, Extra, Pass, Passes
 from backend.estimate.time.time_context import TimeContext
+from backend.job.liger import NONE
 from backend.job.model.operators import Linear, Parameters
 
 ATTENTION_BACKWARD = 2.5
@@ -58,7 +59,9 @@ def layer_passes(
     only if it is `recomputable`.
     """
     run = time_context.run
-    layer = layer_kernels(kind, run.fused and not tower, None, run.routing, run.rope_fused, run.liger and not tower)
+    layer = layer_kernels(
+        kind, run.fused and not tower, None, run.routing, run.rope_fused, NONE if tower else run.liger
+    )
     ahead, back = adapter_work(kind, time_context, load) if adapted else (NO_EXTRA, NO_EXTRA)
     if weights_trained and run.memory.autocast_bytes:
         casts = _casts(layer, time_context)
@@ -108,7 +111,7 @@ def _recomputed_by(
             None,
             run.routing,
             run.rope_fused,
-            run.liger and modules_too,
+            run.liger if modules_too else NONE,
         )
         return _passes(layer, time_context, load, extra)[0]
     if not modules or not modules_too:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from backend.job.liger import Kernels
 from backend.job.model.operators import (
     CHUNK,
     Activation,
@@ -118,19 +119,19 @@ _ROW_PARALLEL = ("o", "out_proj", "down", "shared_down", "expert_down", "proj", 
 
 
 def operator_kernels(
-    operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fused: bool, liger: bool
+    operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fused: bool, liger: Kernels
 ) -> dict[str, float]:
     """Return the fields of LayerKernels to which an operator adds, with what it adds."""
     if isinstance(operator, Linear):
         return _linear(operator, fused)
     if isinstance(operator, Attention):
-        return _attention(operator, fused, rope_fused, liger)
+        return _attention(operator, fused, rope_fused, liger.norms)
     if isinstance(operator, ChosenKeys):
         return _chosen_keys(operator)
     if isinstance(operator, IndexScores):
         return _index(operator)
     if isinstance(operator, Norm):
-        return _norm(operator, hidden, fused, liger)
+        return _norm(operator, hidden, fused, liger.head_norms if operator.heads else liger.norms)
     if isinstance(operator, Recurrence):
         return _recurrence(operator)
     if isinstance(operator, Mixing):
@@ -142,7 +143,7 @@ def operator_kernels(
             "modules": 1,
         }
     if isinstance(operator, Activation):
-        return _activation(operator, fused, liger)
+        return _activation(operator, fused, liger.functions)
     if isinstance(operator, AltUp):
         return _altup(operator)
     if isinstance(operator, Streams):

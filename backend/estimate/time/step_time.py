@@ -276,7 +276,7 @@ def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: b
     )
     entries = load.tokens * (layers.embedding // layers.output.hidden) / load.tensor / time_context.machine.memory
     forward = passes.forward.computing(memory.loss_forward_moved * entries)
-    if time_context.run.chunked_loss:
+    if time_context.run.liger.loss:
         forward = forward.computing(chunked_loss_seconds(layers, time_context, load, trained=trained))
     backward = passes.backward.computing(memory.loss_backward_moved * entries)
     if layers.mtp:

@@ -9,6 +9,7 @@ from backend.estimate.plan import Plan
 from backend.estimate.time.adapter_run import AdapterRun
 from backend.estimate.time.efficiency import Efficiency, Machine
 from backend.estimate.time.operator_kernels import Routing
+from backend.job.liger import NONE, Kernels
 from backend.job.memory_traits import MemoryTraits
 
 
@@ -65,10 +66,9 @@ class Execution:
     """Forward passes of a micro-batch, those of a frozen reference model included (Job.forward_passes)."""
     compiled: bool = False
     """torch.compile fuses the operations that Transformer Engine's kernels fuse; attention is torch's."""
-    liger: bool = False
-    """Liger's kernels compute the norms, rotary embedding and FFN functions of Hugging Face's modules."""
-    chunked_loss: bool = False
-    """Liger's fused output layer and loss compute the logits chunk by chunk."""
+    liger: Kernels = NONE
+    """What Liger's kernels compute of Hugging Face's modules. Its rotary embedding comes with its norms, and its loss
+    computes the logits chunk by chunk."""
     attention_pace: float = 1.0
     """Speed of torch's attention, which Hugging Face's modules call, over that of FlashAttention 2."""
     stops_early: bool = False

@@ -22,6 +22,7 @@ from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.batch import total_steps
 from backend.job.checkpointing import would_be_reentrant
 from backend.job.job import Job
+from backend.job.liger import kernels_of
 from backend.job.memory_traits import MemoryTraits
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, calibration_figures, expected_errors
@@ -151,8 +152,7 @@ def execution(job: Job, shape: ModelShape, memory: MemoryTraits, layers: ModelLa
         reduced_bytes=(4 if training.precision == "fp32" else 2) if traits.is_fsdp else None,
         reduces_once=traits.is_fsdp,
         keeps_gathered=traits.is_fsdp and not parallel.fsdp.reshard_after_forward,
-        liger=training.liger and not megatron,
-        chunked_loss=job.fuses_loss,
+        liger=kernels_of(job, shape.model_type),
         stops_early=not megatron and not would_be_reentrant(job),
         megatron=megatron,
         overlap_gradients=parallel.overlap_grad_reduce if megatron else traits.overlaps,

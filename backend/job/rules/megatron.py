@@ -207,14 +207,6 @@ def experts_need_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     return problem("moe_needs_sequence", "parallel.sequence", edit={"parallel.sequence": True})
 
 
-@megatron
-def liger_is_hugging_faces(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """The Megatron path never reads enable_liger_kernel."""
-    if not job.training.liger:
-        return None
-    return problem("liger_ignored", "training.liger", "warning", engine=job.engine, edit={"training.liger": False})
-
-
 @mcore_adapter
 def wandb_is_dropped(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's TrainingArguments removes wandb from report_to."""

@@ -14,6 +14,7 @@ from backend.estimate import Estimate, estimate
 from backend.estimate.interval import is_memory_assumed, memory_interval, time_interval
 from backend.estimate.model.lengths import computed_length
 from backend.job.job import Job
+from backend.job.liger import has_effect
 from backend.job.presets import Interval, resolve_model
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect.node_records import GpuOfBeat
@@ -166,7 +167,8 @@ def _slow(connection: sqlite3.Connection, run: str, attempt: int, job: Job, plan
     is_measured = bool(planned.probed_on and job.cluster.calibration.inter_node_bus_gb_per_s)
     if job.cluster.nodes > 1 and share >= MUCH_COMMUNICATION and not is_measured:
         return Problem(code="steps_slow_network", values={"percent": f"{100 * share:.0f}"})
-    return Problem(code="steps_slow_software")
+    offered = not job.training.liger and has_effect(job, resolve_model(job.model).model_type)
+    return Problem(code="steps_slow_software", values={"case": "liger"} if offered else {})
 
 
 def _beats(connection: sqlite3.Connection, run: str, attempt: int, began: float) -> dict[int, list[list[GpuOfBeat]]]:
