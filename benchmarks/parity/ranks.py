@@ -126,9 +126,6 @@ def train(case: dict[str, Any], rank: int, port: int) -> None:
         sitecustomize._let_accelerate_shard_on_cpu()
     recorder = Recorder()
     if "deepspeed" in case["config"]:
-        import deepspeed_on_cpu  # of tests/e2e/proof
-
-        deepspeed_on_cpu.patch()
         gradients.hook_deepspeed(recorder.keep)
     try:
         run_exp(args=dict(case["config"]), callbacks=[recorder])

@@ -1,4 +1,5 @@
-"""DeepSpeed 0.18.4 loses gradients of ZeRO-2's offloaded optimizer, as broken_versions.py says."""
+"""The DeepSpeed of our sets keeps all gradients of ZeRO-2's offloaded optimizer; broken_versions.py names those that do
+not (0.18.4: 250.25 with offload, the mean of the first and the last micro-batch with the others as 0)."""
 
 import json
 import os
@@ -14,7 +15,7 @@ from tools.programs import NODE_PYTHON
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(600), needs_node_environment]
 
 
-def test_of_four_micro_batches_the_first_and_the_last_count_alone(tmp_path: Path) -> None:
+def test_all_of_four_micro_batches_count_with_and_without_offload(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -23,4 +24,5 @@ def test_of_four_micro_batches_the_first_and_the_last_count_alone(tmp_path: Path
     command = [NODE_PYTHON, "-W", "ignore", Path(__file__).with_name("offloaded_gradients.py"), str(port)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     changes = json.loads(done.stdout.splitlines()[-1])
-    assert changes == {"none": (1 + 10 + 100 + 1000) / 4, "offload": (1 + 1000) / 4}
+    mean = (1 + 10 + 100 + 1000) / 4
+    assert changes == {"none": mean, "offload": mean}

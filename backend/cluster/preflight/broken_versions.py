@@ -190,6 +190,8 @@ LLAMAFACTORY_MAIN = (
     "llamafactory @ git+https://github.com/hiyouga/LlamaFactory@ff6d4d12eeb035d6ce06805a5733dd7b29f2ac30"
 )
 """The commit of its main that the docs describe."""
+DEEPSPEED = "deepspeed==0.19.8"
+"""The version of the sets in requirements/."""
 BROKEN_VERSIONS = {
     # 5.5.4 is the newest version below 5.6.0, which is the newest that LLaMA-Factory 0.9.5 takes (its extras/misc.py).
     "flash_attention_crashes": (_flash_attention_crashes, "extra", "transformers==5.5.4"),
@@ -198,11 +200,11 @@ BROKEN_VERSIONS = {
     "gpt_oss_fails": (_gpt_oss_fails, "model.path", "transformers==4.57.6"),
     "ling_code_fails": (_ling_code_fails, "model.path", "transformers==4.57.6"),
     "data_sets_fail": (_data_sets_fail, "engine", "datasets==4.8.4"),
-    "offload_drops_gradients": (_offload_drops_gradients, "training.gradient_accumulation_steps", "deepspeed==0.19.0"),
+    "offload_drops_gradients": (_offload_drops_gradients, "training.gradient_accumulation_steps", DEEPSPEED),
     "gradients_divided_twice": (
         _gradients_are_divided_twice,
         "training.gradient_accumulation_steps",
-        "deepspeed==0.18.4",
+        DEEPSPEED,
     ),
     "trl_too_old": (_trl_is_too_old, "training.stage", "trl==0.29.1"),
     "distributed_save_fails": (_distributed_save_fails, "parallel.distributed_optimizer", "torch==2.11.0"),

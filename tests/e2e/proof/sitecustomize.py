@@ -161,10 +161,6 @@ if "RANK" in os.environ and not any(part.endswith("/cpuinfo.py") for part in sys
     if os.environ.get("MEGATRON_ON_CPU") == "1":
         megatron_on_cpu.patch_norms()
         megatron_on_cpu.patch_resume()
-    if os.path.exists("deepspeed.json"):
-        import deepspeed_on_cpu
-
-        deepspeed_on_cpu.patch()
     # ms-swift sets the variable itself, from this file.
     if os.environ.get("ACCELERATE_USE_FSDP") == "true" or (_trains_with_swift() and os.path.exists("fsdp.json")):
         _let_accelerate_shard_on_cpu()
