@@ -14,11 +14,12 @@ _TOKEN = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
 _BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
-# Quotes may be escaped, as in JSON inside JSON. A quoted value ends at the same quote, escaped as often.
+# Quotes may be escaped, as in JSON inside JSON. A quoted value ends at the same quote, escaped as often. The special
+# tokens of a tokenizer are no secrets.
 _NAMED = re.compile(
     r"""(?xi)
     (?P<before>
-        (?P<name_quote>\\{0,7}["'])? (?<![\w-]) [\w-]* SECRET \b (?(name_quote)\\{0,7}["'])
+        (?P<name_quote>\\{0,7}["'])? (?<![\w-]) (?!SPECIAL_token\b) [\w-]* SECRET \b (?(name_quote)\\{0,7}["'])
         \s*[=:]\s* (?:[bru](?=\\{0,7}["']))?
         | (?<![\w-]) --[\w-]* SECRET (?:\s+ | \\{0,7}["'],\s*) (?!-)
     )
@@ -26,7 +27,9 @@ _NAMED = re.compile(
         (?P<quote>\\{0,7}["']) (?:(?!(?P=quote)) (?: \\{4} | \\{3}["'] | \\. | . ))+
         | (?(name_quote) [^\s,;&"'\\()\[\]{}]+ | (?:[^\s,;&"'\\] | \\(?!\\{0,7}["']))+ )
     )
-    """.replace("SECRET", r"(?:password|passphrase|passwd|secret(?:[_-]\w+)*|token|api[_-]?key)")
+    """.replace("SECRET", r"(?:password|passphrase|passwd|secret(?:[_-]\w+)*|token|api[_-]?key)").replace(
+        "SPECIAL", "(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio)"
+    )
 )
 _IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]+:)[^\s/@]+(@)")
 _SECRET_NAME = re.compile(r"(?i)password|passphrase|passwd|secret|token$|api_?key|private_?key")

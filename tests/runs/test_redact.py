@@ -46,6 +46,7 @@ HARMLESS = (
     "--password-file /x",
     "--api-key --bf16",
     '{"bos_token_id": 5, "tokens": [1, 2]}',
+    '{"eos_token": "<|im_end|>", "pad_token": null}',
 )
 
 
