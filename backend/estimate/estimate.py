@@ -36,7 +36,7 @@ from backend.estimate.time.calibrated import calibrated_on, probed_on, reserved_
 from backend.estimate.time.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.time.timing import Speed, speed_of
 from backend.job import liger
-from backend.job.attention import is_fused, masks_packs, stores_scores
+from backend.job.attention import is_fused, masks_packs, runs_math_kernel, stores_scores
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.mtp import counted_layers
@@ -323,6 +323,7 @@ def tuning_of(job: Job, shape: ModelShape, trained: Trained, gpu: Gpu) -> Tuning
         fused_functions=job.has_liger_kernels and shape.model_type in liger.FUNCTIONS,
         single_precision=training.precision == "fp32",
         eager_attention=stores_scores(job, shape),
+        math_attention=runs_math_kernel(job, shape, gpu),
         masks_packs=masks_packs(job),
         pairs=training.stage in ("dpo", "kto"),
         reference=job.has_reference,
