@@ -128,6 +128,8 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("IBM fms-acceleration", Habits(fixed_lengths=True)),
     # trl prepares no weights in 4 bits that are sharded (trl/trainer/sft_trainer.py is_sharded_qlora).
     ("PEFT documentation", Habits()),
+    # src/distributed/loading/peft_setup.py _peft_module_casting_to_bf16 casts embedding and output layer back.
+    ("Halo", Habits(fixed_lengths=True)),
     # Its own linear layers, without peft (litgpt/lora.py).
     ("LitGPT", Habits()),
     # Its document is of 2023-09; it packs samples to one length (configs/7B_sft.py, pack_sample_into_one).
