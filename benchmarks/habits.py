@@ -130,6 +130,8 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("PEFT documentation", Habits()),
     # The log in its guide is of 2022-10-10, when Megatron-LM had no fused attention.
     ("accelerate documentation", Habits(flash=False, segmented=True)),
+    # src/distributed/loading/peft_setup.py _peft_module_casting_to_bf16 casts embedding and output layer back.
+    ("Halo", Habits(fixed_lengths=True)),
     # Its own linear layers, without peft (litgpt/lora.py).
     ("LitGPT", Habits()),
     # Its document is of 2023-09; it packs samples to one length (configs/7B_sft.py, pack_sample_into_one).

@@ -30,13 +30,18 @@ from benchmarks.habits import OLD_TE_LOSS_BYTES, habits_of, has_unknown_lengths
 from benchmarks.measured_hugging_face import gpu_gib, hugging_face_memory, is_hugging_face, reserved_of_row
 from benchmarks.own_runs import is_own, own_result
 from benchmarks.published import FUSED_LOSS
-from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
+from benchmarks.rows import needed, rank, recompute, reference, sequences, stated_bytes, targets, trained, traits
 from benchmarks.shapes import NotModelled, published_shape
 from benchmarks.timed_plan import layer_cut, sequence_parallel
 
 GIB = 2.0**30
 _TUNERS = "galore|fsdp_qlora|unsloth|hqq|sequence_parallel|new_special_tokens|dora|pissa|olora|muon"
 """Names of ms-swift scripts for methods that the estimate does not model."""
+_SWIFT_4 = re.compile(r"ms-swift 4\.[0-3]\b")
+"""Words of a row for ms-swift 4.0 to 4.3, whose Megatron accumulates gradients in bf16: wrap_model gives
+accumulate_allreduce_grads_in_fp32 to no field of DistributedDataParallelConfig (4.1.2
+swift/megatron/utils/megatron_lm_utils.py; 4.4.0 does: pull request 9590). Their cross entropy is Transformer Engine's
+from its version 2.8 on (megatron_args.py __post_init__; the documentation recommends 2.12)."""
 _SIZES = ("gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "gbs", "seq", "zero")
 _GPUS_PER_NODE = 8
 
@@ -252,7 +257,7 @@ def _fp8(row: Mapping[str, Any]) -> Fp8 | None:
 
 
 def _megatron_memory(row: Mapping[str, Any]) -> MemoryTraits:
-    memory, fp8 = _memory_in_16_bits(row), _fp8(row)
+    memory, fp8 = stated_bytes(row, _memory_in_16_bits(row)), _fp8(row)
     if fp8 and "Bridge" in row["source"]:
         # The same recipe: grad_reduce_in_fp32 = False.
         memory = replace(memory, gradient_bytes=2)
@@ -264,8 +269,11 @@ def _memory_in_16_bits(row: Mapping[str, Any]) -> MemoryTraits:
     if "ms-swift" in source:
         memory = traits("swift-megatron")
         fused = memory.fused_logits_bytes or memory.logits_forward_bytes
-        if "cross_entropy_fusion_impl=te" in str(row.get("method")):
+        of_version_4 = _SWIFT_4.search(str(row.get("notes")))
+        if of_version_4 or "cross_entropy_fusion_impl=te" in str(row.get("method")):
             fused = OLD_TE_LOSS_BYTES
+        if of_version_4:
+            memory = replace(memory, gradient_bytes=2)
         if "exp_avg_dtype=bf16" in str(row.get("method")):
             # Transformer Engine's FusedAdam with 16-bit moments. Beside a 16-bit weight it stores the other half of the
             # fp32 master (megatron-core 0.16.1 optimizer/optimizer_config.py store_param_remainders), beside an 8-bit

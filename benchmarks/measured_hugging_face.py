@@ -1,5 +1,6 @@
 """Replay of published memory of runs under torch DDP, FSDP and DeepSpeed."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from backend.job.memory_traits import SINGLE_SCALES_BYTES, MemoryTraits
 from backend.job.model.operators import Activation, Attention, Linear, Norm
 from benchmarks.habits import habits_of, says_packing
 from benchmarks.machines import published_gpu
-from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
+from benchmarks.rows import needed, rank, recompute, reference, sequences, stated_bytes, targets, trained, traits
 from benchmarks.shapes import NotModelled
 
 
@@ -80,10 +81,15 @@ def gpu_gib(row: Mapping[str, Any]) -> float:
 def reserved_of_row(row: Mapping[str, Any], memory: StageMemory) -> float:
     """Return what torch reserves on a GPU of the row's size.
 
-    ms-swift's scripts and torchtitan set expandable segments. Other runs are taken to have torch's default.
+    ms-swift's scripts and torchtitan set expandable segments, and rows that say so. Other runs are taken to have
+    torch's default.
     """
     least = float(reserved_bytes(memory, _gap_beside(row)))
-    if row.get("framework") != "transformers" and not habits_of(row).segmented:
+    notes = str(row.get("notes"))
+    segmented = row.get("framework") == "transformers" or habits_of(row).segmented
+    # torchtitan's launcher sets them since commit a5e57e4 of 2024-10-22.
+    segmented = segmented or ("torchtitan" in row["source"] and bool(re.search(r"\b2024-0\d\b", notes)))
+    if "expandable segments" in notes or not segmented:
         return least
     fixed = habits_of(row).fixed_lengths or says_packing(row)
     most = float(segmented_bytes(memory, "fixed" if fixed else "varied"))
@@ -103,9 +109,18 @@ def _gap_beside(row: Mapping[str, Any]) -> float:
     return 0.0 if own_loss or tuning.liger or tuning.pairs else _memory(row, tuning).logits_backward_bytes
 
 
-def _stage_memory(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
+def _refuse_sharding(row: Mapping[str, Any]) -> None:
+    """Raise NotModelled for sharding that no engine here launches."""
     if (row.get("tp") or 1) * (row.get("pp") or 1) > 1 and not _is_script(row):
         raise NotModelled("sharded parameters with tensor or pipeline parallelism, which no engine here launches")
+    if row.get("fsdp") and (row.get("ep") or 1) > 1:
+        raise NotModelled("FSDP with expert parallelism, which no engine here launches")
+    if "one FSDP unit" in str(row.get("notes")):
+        raise NotModelled("FSDP that wraps no layers, which no engine here launches")
+
+
+def _stage_memory(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
+    _refuse_sharding(row)
     if row.get("fsdp") and not row.get("recompute"):
         raise NotModelled("not published: recompute")
     gpus, micro_batch = needed(row, "gpus"), needed(row, "mbs")
@@ -141,20 +156,14 @@ def _memory(row: Mapping[str, Any], tuning: Tuning) -> MemoryTraits:
     plain = row.get("framework") == "transformers"
     offload = "offload" in (row.get("method") or "")
     if row.get("fsdp"):
-        memory = traits("llamafactory-fsdp")
-        if "torchtitan" in row["source"]:
-            memory = replace(memory, passing_gradient_bytes=4)
-        if plain:
-            memory = replace(memory, weight_bytes=2, gradient_bytes=2, optimizer_bytes=4)
-        memory = replace(memory, offloads="everything") if offload else memory
-        memory = replace(memory, keeps_inputs="reentrant" in (row.get("flags") or ""))
-        if "InternEvo" in row["source"]:
-            memory = replace(memory, **INTERN_EVO)
+        memory = _fsdp_memory(row)
     elif row.get("zero") in (2, 3) or not (plain or _is_script(row)):
         memory = traits(f"llamafactory-zero{needed(row, 'zero')}" + ("-offload" if offload else ""))
         if "offload of the optimizer" in (row.get("method") or ""):
             memory = replace(memory, offloads="optimizer")
         memory = replace(memory, reduce_bucket_elements=row.get("reduce_bucket") or memory.reduce_bucket_elements)
+    elif _has_masters(row):
+        memory = traits("llamafactory-ddp")
     else:
         # bf16 weights and bf16 Adam: DeepSpeed with no master weights.
         ddp = traits("llamafactory-ddp")
@@ -173,10 +182,32 @@ def _memory(row: Mapping[str, Any], tuning: Tuning) -> MemoryTraits:
         memory = replace(memory, scale_bytes=SINGLE_SCALES_BYTES)
     if _compiles_loss(row):
         memory = replace(memory, logits_forward_bytes=COMPILED_LOSS[0], logits_backward_bytes=COMPILED_LOSS[1])
-    if row.get("logits_bytes"):
-        forward, backward = row["logits_bytes"]
-        memory = replace(memory, logits_forward_bytes=forward, logits_backward_bytes=backward)
+    return stated_bytes(row, memory)
+
+
+def _fsdp_memory(row: Mapping[str, Any]) -> MemoryTraits:
+    memory = traits("llamafactory-fsdp")
+    if "torchtitan" in row["source"]:
+        memory = replace(memory, passing_gradient_bytes=4)
+    if "prime-rl" in row["source"]:
+        # It never calls set_requires_gradient_sync: every micro-batch is reduced, in fp32 (trainer/model.py).
+        memory = replace(memory, passing_gradient_bytes=4, accumulates_whole=False)
+    if row.get("zero") == 2:
+        # SHARD_GRAD_OP: all parameters stay gathered.
+        memory = replace(memory, live_elements=math.inf)
+    if row.get("framework") == "transformers" and not _has_masters(row):
+        memory = replace(memory, weight_bytes=2, gradient_bytes=2, optimizer_bytes=4)
+    memory = replace(memory, offloads="everything") if "offload" in (row.get("method") or "") else memory
+    memory = replace(memory, keeps_inputs="reentrant" in (row.get("flags") or ""))
+    if "InternEvo" in row["source"]:
+        memory = replace(memory, **INTERN_EVO)
     return memory
+
+
+def _has_masters(row: Mapping[str, Any]) -> bool:
+    """Return whether a row of torch's FSDP or DDP names an engine of the product, whose weights are fp32, and does not
+    say that it trains in 16 bits alone."""
+    return bool(row.get("engine")) and not row.get("pure_bf16")
 
 
 TILE_PATCHES = (448 // 14) ** 2
@@ -221,13 +252,30 @@ def _compiles_loss(row: Mapping[str, Any]) -> bool:
     return "torchtitan" in row["source"] and "compile" in notes and bool(recent)
 
 
+def _fuses_functions(row: Mapping[str, Any]) -> bool:
+    """Return whether norms and gated functions save their inputs alone, as Liger's kernels do. torch.compile computes
+    them again from what GEMMs and attention save anyway (torch 2.13 _functorch/partitioners.py
+    min_cut_rematerialization_partition)."""
+    return any(word in str(row.get("notes")) for word in ("compile", "fused norms"))
+
+
+def _runs_math_kernel(row: Mapping[str, Any]) -> bool:
+    """Return whether torch's SDPA computes attention over shared keys with its math kernel: on GPUs without
+    FlashAttention, since transformers asks for shared keys (pull request 39412 of 2025-07)."""
+    has_no_flash_attention = re.search(r"\b(V100|T4|RTX 8000)\b", str(row.get("hardware")))
+    return bool(has_no_flash_attention and re.search(r"\b202[6-9]\b", str(row.get("notes"))))
+
+
 def _tuning(row: Mapping[str, Any]) -> Tuning:
     method = row.get("method") or ""
     if not _is_script(row) and row.get("framework") != "transformers":
         return Tuning(trained=Trained())
     quantised = method.startswith("qlora") or (_is_script(row) and "qlora" in reference(row))
     lora = "tuner_type=lora" in method or method.startswith("lora")
-    liger = "use_liger_kernel=true" in method
+    kernels = "use_liger_kernel=true" in method or bool(row.get("liger"))
+    # Liger's fused loss stores no logits.
+    liger = kernels and not row.get("logits_bytes")
+    fused = kernels or _fuses_functions(row)
     return Tuning(
         trained=trained(method),
         method="qlora" if quantised else "lora" if lora else "full",
@@ -235,10 +283,11 @@ def _tuning(row: Mapping[str, Any]) -> Tuning:
         lora_targets=targets(method),
         copied=_copied(method),
         liger=liger,
-        fused_norms=liger,
-        fused_head_norms=liger,
-        fused_functions=liger,
+        fused_norms=fused,
+        fused_head_norms=fused,
+        fused_functions=fused,
         drops=bool(re.search(r"lora_dropout=0\.\d", method)),
+        math_attention=_runs_math_kernel(row),
         upcasts_rest=row.get("base_bytes") == 4 or (quantised and not _is_script(row) and habits_of(row).upcasts_rest),
         pairs="rlhf_type=dpo" in method,
         reference="rlhf_type=dpo" in method,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from backend.estimate.memory.stage import Trained
@@ -68,4 +69,19 @@ def traits(engine: str) -> MemoryTraits:
     memory = TRAITS[engine].memory
     if memory is None:
         raise NotModelled(f"engine: {engine}")
+    return memory
+
+
+def stated_bytes(row: Mapping[str, Any], memory: MemoryTraits) -> MemoryTraits:
+    """Return the traits with the bytes that the row takes from its source's code.
+
+    `logits_bytes` are those of a logit in the loss, forward and backward; `state_bytes` those of a weight, of its
+    gradient and of its optimizer state.
+    """
+    if row.get("logits_bytes"):
+        forward, backward = row["logits_bytes"]
+        memory = replace(memory, logits_forward_bytes=forward, logits_backward_bytes=backward)
+    if row.get("state_bytes"):
+        weight, gradient, optimizer = row["state_bytes"]
+        memory = replace(memory, weight_bytes=weight, gradient_bytes=gradient, optimizer_bytes=optimizer)
     return memory

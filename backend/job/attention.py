@@ -38,6 +38,19 @@ def is_fused(job: Job, shape: ModelShape, gpu: Gpu) -> bool:
     return gpu.supports_bf16 and job.training.precision != "fp32" and not stores_scores(job, shape)
 
 
+def runs_math_kernel(job: Job, shape: ModelShape, gpu: Gpu) -> bool:
+    """Return whether torch's SDPA runs its math kernel, which stores scores, where query heads share keys.
+
+    Without a mask, transformers asks SDPA for shared keys (5.6.0 integrations/sdpa_attention.py use_gqa_in_sdpa). Of
+    torch's kernels, FlashAttention and the math kernel take them (2.13 nn/functional.py scaled_dot_product_attention,
+    `enable_gqa`; pull request 191085 adds the memory-efficient one). FlashAttention needs 16 bits and a GPU with bf16.
+    """
+    has_flash_attention = gpu.supports_bf16 and job.training.precision != "fp32"
+    if has_flash_attention or job.traits.is_megatron or masks_packs(job):
+        return False
+    return implementation(job, shape) == "sdpa"
+
+
 def stores_scores(job: Job, shape: ModelShape) -> bool:
     """Return whether the implementation of attention that the engine chooses stores its scores."""
     if not job.traits.is_megatron:

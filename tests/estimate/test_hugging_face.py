@@ -295,3 +295,17 @@ def test_pefts_preparation_for_4_bits_doubles_what_is_not_packed():
     rest = 2 * layers.embedding
     assert cast.weights - plain.weights == pytest.approx(2 * rest, rel=0.001), "two bytes more; norms are small"
     assert cast.peak - plain.peak > 2 * rest
+
+
+def test_shared_keys_store_their_scores_on_gpus_without_flash_attention():
+    llama = {"model.preset": "qwen3-8b", "engine": "llamafactory-ddp", "training.method": "lora"}
+    settings = {"training.precision": "fp16", "parallel.recompute": "none", "training.cutoff_len": 2048}
+    volta, ampere, masked = (
+        estimate(job(llama, settings, cluster__gpu=gpu, extra=extra)).stages[0].activations_gib
+        for gpu, extra in (("v100-32g", {}), ("a100-80g", {}), ("v100-32g", {"neat_packing": True}))
+    )
+    # 36 layers, 32 heads: the softmax, and queries, keys and values, in fp32 instead of 16 bits with 8 heads of keys
+    micro_batch_tokens = 2048
+    more = 36 * micro_batch_tokens * (4 * 32 * 2048 + 4 * 3 * 32 * 128 - 2 * (32 + 2 * 8) * 128)
+    assert volta - ampere == pytest.approx(more / 2**30)
+    assert masked < volta

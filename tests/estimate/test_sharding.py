@@ -1,5 +1,7 @@
 """States that ranks of ZeRO and FSDP share, offloaded states, and the memory of a reference model."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +21,10 @@ from tests.estimate.cases import job
 
 PARAMETERS = 8190735360
 """Of Qwen3-8B."""
+
+
+WIDE = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32}
+"""The sizes of Qwen3-8B."""
 
 
 def of(engine, **values):
@@ -211,7 +217,12 @@ def test_kto_keeps_a_reference_model_whatever_the_dpo_loss_is():
 @pytest.mark.parametrize(("precision", "bytes_each"), [("bf16", 6), ("fp32", 4)])
 def test_a_reward_model_has_logits_in_forward_alone_and_no_reference(precision, bytes_each):
     long = {"training__cutoff_len": 32768, "training__precision": precision}
-    sft, reward = (of("zero3", training__stage=stage, **long) for stage in ("sft", "rm"))
+    # Each query head has keys of its own: in fp32, attention over shared keys would store its scores.
+    own_keys = Model(hf_config={"model_type": "llama", "vocab_size": 151936, **WIDE, "num_key_value_heads": 32})
+    sft, reward = (
+        estimate(replace(job(engine="llamafactory-zero3", training__stage=stage, **long), model=own_keys))
+        for stage in ("sft", "rm")
+    )
     assert reward.stages[0].weights_gib == sft.stages[0].weights_gib
     assert reward.stages[0].logits_gib * GIB == pytest.approx(bytes_each * 2 * 32768 * 151936)
 

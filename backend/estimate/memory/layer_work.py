@@ -40,6 +40,9 @@ modeling_gpt_oss.py eager_attention_forward). The 8 bytes in fp32 are what torch
 small model with 1,024 tokens. Granite's sinks read the scores, a softmax in fp32 and its 16-bit copy (5.19
 modeling_granite_swa.py). FP32_SINKS_WORK is SCORE_WORK of a softmax in fp32 of scores less the largest: the gradient of
 what it returns, and of what it reads (5.19 modeling_deepseek_v4.py and modeling_hy_v4.py)."""
+MATH_SAVED, MATH_WORK = 4, 8
+"""The same of the math kernel of torch's SDPA, which is in fp32: the softmax; the gradients of what it returns and of
+what it reads (counted in torch 2.13 on CPU)."""
 OF_SOFTCAP = 2
 """Bytes of tanh's output beside SCORE_SAVED, if it bounds the scores (modeling_gemma2.py eager_attention_forward)."""
 
@@ -60,7 +63,8 @@ def _score_work(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
     none."""
     storing = _storing(kind, tuning.eager_attention)
     each_entry = [FP32_SINKS_WORK if each.sinks == "fp32_logit" else SCORE_WORK for each in storing]
-    return _times_keys(sum(_entries(each) * size for each, size in zip(storing, each_entry, strict=True)), kind, plan)
+    size = sum(_entries(each) * size for each, size in zip(storing, each_entry, strict=True))
+    return _times_keys(size + MATH_WORK * sum(each.heads for each in _of_math_kernel(kind, tuning)), kind, plan)
 
 
 def _entries(attention: Attention) -> float:
@@ -70,11 +74,9 @@ def _entries(attention: Attention) -> float:
 
 def saved_scores(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> Number:
     """Return the bytes per token of the score matrices that a layer saves."""
-    storing = _storing(kind, tuning.eager_attention)
-    if not storing:
-        return 0
     in_fp32 = memory.weight_bytes == 4 and tuning.method == "full"
-    return _times_keys(sum(_entries(each) * _saved_entry(each, in_fp32) for each in storing), kind, plan)
+    size = sum(_entries(each) * _saved_entry(each, in_fp32) for each in _storing(kind, tuning.eager_attention))
+    return _times_keys(size + MATH_SAVED * sum(each.heads for each in _of_math_kernel(kind, tuning)), kind, plan)
 
 
 def _saved_entry(attention: Attention, in_fp32: bool) -> int:
@@ -108,6 +110,22 @@ def _storing(kind: LayerKind, eager_attention: bool) -> tuple[Attention, ...]:
     return tuple(each for each in operators_of(kind, Attention) if eager_attention or each.stores_scores)
 
 
+def _of_math_kernel(kind: LayerKind, tuning: Tuning) -> tuple[Attention, ...]:
+    """Return the attention cores that run as the math kernel. A window and chosen keys need a mask, with which
+    transformers repeats the keys."""
+    return _sharing_keys(kind) if tuning.math_attention else ()
+
+
+@lru_cache(maxsize=1024)
+def _sharing_keys(kind: LayerKind) -> tuple[Attention, ...]:
+    """Return the attention cores without a mask whose query heads share keys."""
+    cores = operators_of(kind, Attention)
+    has_mask = [each.stores_scores or each.window or each.masked or each.cross or not each.causal for each in cores]
+    return tuple(
+        each for each, masked in zip(cores, has_mask, strict=True) if each.heads > each.kv_heads and not masked
+    )
+
+
 def mask_bytes(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -> Number:
     """Return the bytes per token of the masks of chosen keys that fused attention saves in the precision of queries;
     unfused attention adds them to its scores."""
@@ -120,7 +138,15 @@ def mask_bytes(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -> 
 
 def repeated_keys(kind: LayerKind, tuning: Tuning, form: EagerForm) -> int:
     """Return the bytes per token of keys and values that SDPA saves once for every query head if there is a mask
-    (transformers 5.6.0 integrations/sdpa_attention.py use_gqa_in_sdpa)."""
+    (transformers 5.6.0 integrations/sdpa_attention.py use_gqa_in_sdpa).
+
+    The math kernel saves them in fp32, and the queries, instead of what a fused kernel saves.
+    """
+    if tuning.math_attention:
+        cores = _of_math_kernel(kind, tuning)
+        whole = 4 * sum(each.heads * (2 * each.key_dim + each.value_dim) for each in cores)
+        shared = sum(each.heads * each.key_dim + each.kv_heads * (each.key_dim + each.value_dim) for each in cores)
+        return whole - form.element * shared
     if not tuning.masks_packs or tuning.eager_attention:
         return 0
     repeated = [each for each in operators_of(kind, Attention) if not each.masked and not each.cross]
