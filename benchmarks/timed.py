@@ -20,8 +20,8 @@ from backend.job.model.operators import Linear
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
 from benchmarks.errors import Skip
-from benchmarks.habits import OLD_TE_LOSS_MOVED, Habits, habits_of
-from benchmarks.machines import machine_name, published_machine
+from benchmarks.habits import OLD_TE_LOSS_MOVED, Habits, attention_kernel, habits_of
+from benchmarks.machines import machine_name, published_gpu, published_machine
 from benchmarks.micro_batch import fastest_that_fits
 from benchmarks.named_shapes import named_shape
 from benchmarks.own_runs import is_own, own_timed
@@ -85,6 +85,8 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
     recipe = recipe_of(row)
     if recipe.recompute_modules:
         plan = replace(plan, recompute="selective", recompute_modules=recipe.recompute_modules)
+    if not published_gpu(str(row.get("hardware"))).supports_bf16:
+        plan = replace(plan, flash_attention=False)
     check_ranks(plan, size(row, "gpus"))
     method = str(row.get("method") or "").lower()
     adapters = "lora" in method or "peft" in method
@@ -156,6 +158,8 @@ def _refuse(row: Mapping[str, Any]) -> None:
         raise NotModelled("not published: batch")
     if "offload" in str(row.get("method")) and not row.get("lora"):
         raise NotModelled("host memory of the node not published")
+    if "activations offloaded" in str(row.get("notes")):
+        raise NotModelled("activations in host memory")
     if "rlhf" in str(row.get("method")):
         raise NotModelled("not one model's forward and backward")
     if "hybrid" in str(row.get("model")).lower() or "nemotron" in str(row.get("model")).lower():
@@ -182,6 +186,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         compiled=habits.fsdp and "compile" in notes,
         memory=memory,
         sums_apart=habits.sums_apart,
+        attention=attention_kernel(row),
         attention_pace=habits.attention_pace,
         stops_early=habits.stops_early,
         bucket=bucket_of(memory, layers) if sharded else 0.0,

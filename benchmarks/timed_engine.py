@@ -12,7 +12,7 @@ from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.time_context import Execution
 from backend.job.traits import LIGER_LOSS_MOVED, TRAITS, EngineTraits, MemoryTraits
-from benchmarks.habits import habits_of
+from benchmarks.habits import attention_kernel, habits_of
 from benchmarks.shapes import NotModelled
 
 FORMS: Mapping[str, Traffic] = {
@@ -44,6 +44,8 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
         reduced_bytes=2 if traits.is_fsdp else None,
         reduces_once=traits.is_fsdp,
         fetches_modules=traits.zero_stage == 3,
+        attention=attention_kernel(row),
+        attention_pace=habits_of(row).attention_pace,
         stops_early=habits_of(row).stops_early,
         megatron=False,
         overlap_gradients=overlaps,
