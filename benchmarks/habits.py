@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from backend.estimate.time.time_context import AttentionKernel
+
 OLD_TE_LOSS_BYTES, OLD_TE_LOSS_MOVED = 2, (6, 4)
 """Transformer Engine's cross entropy up to 2.17, which published runs used: bytes per logit at the peak, and bytes
 moved per logit in forward and backward.
@@ -45,6 +47,10 @@ class Habits:
     """ZeRO-3 is DeepSpeed's of 2021 (v0.4)."""
     attention_pace: float = 1.0
     """Attention speed relative to FlashAttention 2."""
+    attention: AttentionKernel | None = None
+    """The kernel of attention, if it is not the usual one."""
+    cudnn_on_blackwell: bool = False
+    """torch's attention is cuDNN's on Blackwell."""
     fixed_lengths: bool = False
     """All micro-batches have the same length: samples are padded to it, or packed."""
     upcasts_rest: bool = False
@@ -76,6 +82,10 @@ _MPT = Habits(gpt=True, overlap=True, gradient_bytes=2, fsdp=True, fused_loss=Tr
 _MPT_LATER = replace(_MPT, gradient_bytes=4, stops_early=True)
 _MPT_LARGE = replace(_MPT_LATER, attention_pace=1.0)
 
+ANYONE = Habits(upcasts_rest=True, segmented=True)
+"""Other sources: Megatron-LM with fused kernels and fp32 gradients; overlaps as the row's text says. QLoRA as peft's
+documentation prepares it (docs/source/developer_guides/quantization.md)."""
+
 HABITS: tuple[tuple[str, Habits], ...] = (
     ("vTrain", _OLD),
     ("Narayanan", replace(_OLD, recompute_counted=True, gathered_alone=True)),
@@ -101,7 +111,8 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("llm-foundry", _MPT),
     # distributed/activation_checkpoint.py, before parallelisms/parallelize_llama.py: torch's checkpoint_wrapper, whose
     # checkpoints are not reentrant.
-    ("torchtitan", Habits(overlap=True, fsdp=True, stops_early=True)),
+    # models/attention.py, _init_backend: "Add CuDNN on B200 w/ highest priority".
+    ("torchtitan", Habits(overlap=True, fsdp=True, stops_early=True, cudnn_on_blackwell=True)),
     # Each row has its overlaps; --cross-entropy-fusion-impl te.
     ("XTuner", Habits(fused_loss=True)),
     ("ms-swift", Habits()),
@@ -113,6 +124,12 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("KempnerForge", Habits(overlap=True, fsdp=True, fixed_lengths=True, stops_early=True, sums_in_fp32=True)),
     # vectorlm/utils/model_utils.py: checkpoints that are not reentrant. profiling/benchmark.py: samples of one length.
     ("VectorLM", Habits(fixed_lengths=True, stops_early=True)),
+    # README: torch 2.0.1 and flash-attn 1.0.3 ("Flash Attention version 2 is not currently supported").
+    ("LLM-Shearing", replace(ANYONE, attention_pace=FIRST_FLASH)),
+    # scripts/train/OLMo3/OLMo3-7B.py: FSDP 2 with param_dtype bf16 and reduce_dtype fp32, no checkpoints.
+    ("OLMo-core", Habits(overlap=True, fsdp=True, fixed_lengths=True, sums_in_fp32=True)),
+    # Its text: "H200 -> FA3, B200 -> FA4".
+    ("ml-engineering", replace(ANYONE, attention="flash_3")),
     # Its own modules, loss and 4-bit weights, without peft (torchtune/modules/peft/lora.py).
     ("torchtune", Habits()),
     # finetune.py preprocess pads every sample to model_max_length.
@@ -140,9 +157,6 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     # With flash attention, its loader casts the embedding and the norms back to 16 bits.
     ("axolotl", Habits(fixed_lengths=True)),
 )
-ANYONE = Habits(upcasts_rest=True, segmented=True)
-"""Other sources: Megatron-LM with fused kernels and fp32 gradients; overlaps as the row's text says. QLoRA as peft's
-documentation prepares it (docs/source/developer_guides/quantization.md)."""
 
 
 def habits_of(row: Mapping[str, Any]) -> Habits:
@@ -153,6 +167,16 @@ def habits_of(row: Mapping[str, Any]) -> Habits:
         large = "h100" in str(row.get("hardware")) and isinstance(row.get("gpus"), int) and row["gpus"] >= 128
         return _MPT_LARGE if large else _MPT_LATER
     return habits
+
+
+def attention_kernel(row: Mapping[str, Any]) -> AttentionKernel | None:
+    """Return the kernel of attention that a row or its source tells; None for the usual one."""
+    notes, habits = str(row.get("notes")), habits_of(row)
+    if "FlashAttention 3" in notes or "FlashAttention 4" in notes:
+        return "flash_3"
+    if "attention of Transformer Engine" in notes or (habits.cudnn_on_blackwell and "B200" in str(row.get("hardware"))):
+        return "cudnn"
+    return habits.attention
 
 
 def says_packing(row: Mapping[str, Any]) -> bool:

@@ -11,10 +11,10 @@ from backend.estimate.model.layers import ModelLayers
 from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Gathered, Traffic, after_dropout
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.time_context import Execution
-from backend.job.liger import ALL, NONE
+from backend.job.liger import ALL, NONE, Kernels
 from backend.job.memory_traits import LIGER_LOSS_MOVED, MemoryTraits
 from backend.job.traits import TRAITS, EngineTraits
-from benchmarks.habits import habits_of
+from benchmarks.habits import attention_kernel, habits_of
 from benchmarks.shapes import NotModelled
 
 FORMS: Mapping[str, Traffic] = {
@@ -48,8 +48,10 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
         reduced_bytes=2 if traits.is_fsdp else None,
         reduces_once=traits.is_fsdp,
         keeps_gathered=keeps_gathered(row),
-        liger=ALL if row.get("liger") else NONE,
+        liger=_liger(row),
         fetches_modules=traits.zero_stage == 3,
+        attention=attention_kernel(row),
+        attention_pace=habits_of(row).attention_pace,
         stops_early=habits_of(row).stops_early,
         megatron=False,
         overlap_gradients=overlaps,
@@ -89,3 +91,8 @@ def row_adapters(row: Mapping[str, Any]) -> AdapterRun | None:
 def _gathered(traits: EngineTraits) -> Gathered:
     """Return how the engine gathers adapters. All published rows of adapters under FSDP are of version 1."""
     return "alone_by_fsdp_1" if traits.is_fsdp else "alone_by_zero_3" if traits.zero_stage == 3 else "with_layer"
+
+
+def _liger(row: Mapping[str, Any]) -> Kernels:
+    """Return what Liger computes. Some programs use its loss on logits that they hold."""
+    return ALL._replace(loss=row.get("fused_loss") is not False) if row.get("liger") else NONE

@@ -114,6 +114,20 @@ def test_an_unknown_source_is_replayed_as_megatron():
     assert timed.seconds(default_efficiency()) > 0
 
 
+def test_a_row_with_activations_in_host_memory_is_refused():
+    row = {**rows_of("Qwen fine-tuning")[0], "notes": "FSDP 2, activations offloaded"}
+    timed, skips = timed_rows([row])
+    assert not timed
+    assert skips[0].reason == "activations in host memory"
+
+
+def test_attention_of_a_row_is_fused_unless_its_notes_or_its_gpu_say_otherwise():
+    row = {**rows_of("Qwen fine-tuning")[0], "notes": ""}
+    edits = ({}, {"notes": "eager attention"}, {"hardware": "V100-32GB"})
+    fused = [timed_rows([row | edit])[0][0].time_context.plan.flash_attention for edit in edits]
+    assert fused == [True, False, False]
+
+
 def test_no_group_of_plans_is_on_both_sides_of_the_fit():
     timed, _ = timed_rows([*ROWS[::2], *single_node_rows()[::40]])
     observed, held = halves(timed)

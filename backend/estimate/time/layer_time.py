@@ -37,8 +37,13 @@ UNFUSED_KERNELS = 4
 """Kernels of unfused attention beyond the fused kernel: megatron-core's dot_product_attention.py has two products,
 softmax, dropout and a copy of the context, and twice as many in the backward pass."""
 
-UNFUSED_SCORES = 13
-"""Bytes per entry of the score matrix in unfused attention: product 2, softmax 4, dropout 5, product 2."""
+UNFUSED_SCORES = (13, 26)
+"""Bytes per entry of the score matrix in unfused attention, forward and backward: product 2, softmax 4, dropout 5,
+product 2."""
+EAGER_SCORES = (24, 28)
+"""The same in transformers' eager attention (5.6.0 modeling_llama.py eager_attention_forward): product 2, scaling 4,
+mask 4, softmax in fp32 6, cast 6, product 2. Backward reads the fp32 output of the softmax, and casts and scales
+again."""
 
 
 def layer_passes(
@@ -171,8 +176,7 @@ def _passes(
         if not is_single_rank(load.context):
             context, context_back = _context(layer, time_context, load, attention, attention_back)
     if layer.recurrence:
-        # Its kernels are assumed to be as fast as flash attention.
-        core_s = load.tokens * layer.recurrence / load.tensor / time_context.flash_attention_speed
+        core_s = load.tokens * layer.recurrence / load.tensor / time_context.recurrence_speed
         attention, attention_back = attention + core_s, attention_back + ATTENTION_BACKWARD * core_s
     if layer.square:
         attention, attention_back = _square(layer, time_context, load)
@@ -238,13 +242,23 @@ def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tu
         length = smaller(length, (2 if layer.causal else 1) * layer.window)
     flops = load.tokens * length * layer.attention / load.tensor
     if fused:
-        own = layer.fused and not time_context.run.compiled
-        speed = time_context.attention_speed if own else time_context.flash_attention_speed
-        forward_s = (0.5 if layer.causal else 1.0) * flops / speed
+        forward_s = (0.5 if layer.causal else 1.0) * flops / _attention_speed(layer, time_context)
         return forward_s, ATTENTION_BACKWARD * forward_s
     entries = load.tokens * length * layer.scores / load.tensor
-    forward_s = flops / time_context.gemm_speed + UNFUSED_SCORES * entries / time_context.machine.memory
-    return forward_s, 2 * forward_s
+    products, entry_s = flops / time_context.gemm_speed, entries / time_context.machine.memory
+    moved, moved_back = UNFUSED_SCORES if layer.fused else EAGER_SCORES
+    return products + moved * entry_s, 2 * products + moved_back * entry_s
+
+
+def _attention_speed(layer: LayerKernels, time_context: TimeContext) -> float:
+    """Return the FLOP/s of the attention kernel. A tower beside Transformer Engine's modules has its own."""
+    run = time_context.run
+    kernel = run.attention if layer.fused == run.fused else None
+    if kernel is None:
+        kernel = "cudnn" if layer.fused and not run.compiled else "flash_2"
+    if kernel == "flash_3":
+        return time_context.newest_attention_speed
+    return time_context.attention_speed if kernel == "cudnn" else time_context.flash_attention_speed
 
 
 def _square(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:

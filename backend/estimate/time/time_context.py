@@ -1,7 +1,7 @@
 """The inputs of the time formulas: the plan, the machine, and the way in which the engine runs a step."""
 
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
 
 from backend.estimate.array_ops import Flag, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
@@ -11,6 +11,19 @@ from backend.estimate.time.efficiency import Efficiency, Machine
 from backend.estimate.time.operator_kernels import Routing
 from backend.job.liger import NONE, Kernels
 from backend.job.memory_traits import MemoryTraits
+
+AttentionKernel = Literal["flash_2", "cudnn", "flash_3"]
+"""FlashAttention 2, cuDNN's attention, or FlashAttention 3 or 4, which are as fast on Hopper and on Blackwell."""
+
+NEWEST_SPEED = 1.3
+"""Speed of FlashAttention 3 and 4 over that of Transformer Engine's attention. Attention takes 82 % of the FLOPs of
+steps of 262,144 tokens with full recompute; these have 419 TFLOP/s on an H200 and 852 on a B200
+(https://github.com/stas00/ml-engineering/blob/master/insights/when-to-upgrade-gpus/README.md), which gives 620 and
+1,260 for attention."""
+
+RECURRENCE_SHARE = 0.63
+"""Least share of the peak in the products of linear attention. Its kernels use a GPU's own instructions. They came out
+at FlashAttention 2's speed on Hopper, and no run on Blackwell is known."""
 
 
 @frozen_dataclass
@@ -69,6 +82,8 @@ class Execution:
     liger: Kernels = NONE
     """What Liger's kernels compute of Hugging Face's modules. Its rotary embedding comes with its norms, and its loss
     computes the logits chunk by chunk."""
+    attention: AttentionKernel | None = None
+    """None for the usual kernel: cuDNN's in Transformer Engine's modules, FlashAttention 2 elsewhere."""
     attention_pace: float = 1.0
     """Speed of torch's attention, which Hugging Face's modules call, over that of FlashAttention 2."""
     stops_early: bool = False
@@ -96,7 +111,11 @@ class TimeContext:
     """FLOP/s of products in fp32."""
     attention_speed: float = field(init=False)
     flash_attention_speed: float = field(init=False)
-    """FLOP/s of torch's attention."""
+    """FLOP/s of FlashAttention 2."""
+    newest_attention_speed: float = field(init=False)
+    """FLOP/s of FlashAttention 3 or 4."""
+    recurrence_speed: float = field(init=False)
+    """FLOP/s of linear attention."""
     overlapped: float = field(init=False)
     """Exposed share of tensor parallel communication."""
     element_s: float = field(init=False)
@@ -116,11 +135,14 @@ class TimeContext:
         sustained, attention_peak = efficiency.sustained(machine), machine.attention_peak
         gemm = machine.gemm * (1.0 if machine.warm else sustained)
         flash = run.attention_pace * min(sustained * attention_peak, machine.mma_sync)
+        recurrence = min(sustained * attention_peak, max(machine.mma_sync, RECURRENCE_SHARE * attention_peak))
         computed: Any = self
         computed.gemm_speed = efficiency.product_share * gemm
         computed.single_speed = efficiency.product_share * machine.single
         computed.attention_speed = efficiency.attention_share * sustained * attention_peak
         computed.flash_attention_speed = efficiency.flash_attention_share * flash
+        computed.newest_attention_speed = NEWEST_SPEED * computed.attention_speed
+        computed.recurrence_speed = efficiency.flash_attention_share * run.attention_pace * recurrence
         computed.overlapped = 1.0 - efficiency.overlap_share if run.overlap_tensor else 1.0
         computed.element_s = run.element_bytes / machine.memory
         accumulated_s = 2 * run.memory.gradient_bytes / machine.memory
