@@ -39,7 +39,7 @@ FIRST_DRAFT: Mapping[str, object] = {
     "cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8},
     "model": {"preset": "qwen3-vl-8b"},
     "training": {"gradient_accumulation_steps": 4},
-    "parallel": {"pipeline": 2},
+    "parallel": {"pipeline": 2, "virtual_pipeline": 3},
 }
 """The first draft of a new home folder: four nodes with eight H100 each.
 

@@ -15,8 +15,9 @@ and QLoRA on Hugging Face's engines. Each source counts the same, but one with f
 other kinds count OTHER_KIND. Those of memory differ by what is known of the lengths of samples (by_lengths.py).
 
 After a correction by one run, the interval is that of rows that one other row of the same model, length, method and
-hardware corrects; it holds 80 % of such rows of each kind when it is made without their source. After several runs, its
-width follows from their scatter (backend.estimate.interval.after_runs).
+hardware corrects; it holds 80 % of such rows of each kind when it is made without their source. It is never wider than
+the interval without a run: memory on Megatron differs as much between two runs of a source as between sources. After
+several runs, its width follows from their scatter (backend.estimate.interval.after_runs).
 
 Times in FP8 have an interval of the project's rows in FP8: 94 are NVIDIA's, 10 torchtitan's, 2 MosaicML's. The rows of
 strangers in FP8 are in no interval.
@@ -141,6 +142,9 @@ def as_yaml(date: str) -> str:
         "time": {kind: tail_of(time, users, kind, by_level=True) for kind in TIME_KINDS},
     }
     memory_tails = {kind: tails_of(memory, own_memory, kind) for kind in MEMORY_KINDS}
+    scores = [*levelled(time, level), *users]
+    times = {kind: interval(scores, kind, tails["time"][kind]) for kind in TIME_KINDS}
+    memories = dict(_of_memory([*memory, *own_memory], memory_tails))
     lines = [
         "# The level of step times and the 80 % intervals of estimates, as factors of the estimate.",
         "# Written by: python -m benchmarks.intervals --write, which says how. left_out: the same without that source.",
@@ -149,13 +153,13 @@ def as_yaml(date: str) -> str:
         f"rows: {len(memory) + len(_of_others(time))}",
         f"level: {{as_run: {level:.4f}, tuned: 1.0}}",
         "time:",
-        *_intervals(levelled(time, level), users, TIME_KINDS, tails["time"]),
+        *(f"  {kind}: {_text(factors)}" for kind, factors in times.items()),
         f"  tuned: {_text(interval(vendors, 'megatron', 0.1))}",
         f"  fp8: {_text(interval(fp8, 'fp8', tail_of([], fp8, 'fp8')))}",
-        *_calibrated([*_of_others(time), *users], TIME_KINDS),
+        *_calibrated([*_of_others(time), *users], times),
         "memory:",
-        *(f"  {name}: {_text(factors)}" for name, factors in _of_memory([*memory, *own_memory], memory_tails)),
-        *_calibrated([*memory, *own_memory], MEMORY_KINDS),
+        *(f"  {name}: {_text(factors)}" for name, factors in memories.items()),
+        *_calibrated([*memory, *own_memory], {kind: memories[kind] for kind in MEMORY_KINDS}),
         "left_out:",
     ]
     for source in sorted({score.source for score in (*memory, *time)}):
@@ -177,17 +181,14 @@ def _of_memory(scores: Sequence[Score], tails: Mapping[str, Tails]) -> Iterator[
             yield f"{LENGTHS[lengths]}{kind}", factors
 
 
-def _intervals(
-    strangers: Sequence[Score], others: Sequence[Score], kinds: Iterable[str], tails: Mapping[str, float]
-) -> list[str]:
-    scores = [*strangers, *others]
-    return [f"  {kind}: {_text(interval(scores, kind, tails[kind]))}" for kind in kinds]
-
-
-def _calibrated(scores: Sequence[Score], kinds: Iterable[str]) -> list[str]:
-    """Return the lines of the intervals after a correction by one run."""
-    errors = corrected(scores)
-    return [f"  calibrated_{kind}: {_text(interval(errors, kind, tail_of_corrected(scores, kind)))}" for kind in kinds]
+def _calibrated(scores: Sequence[Score], uncorrected: Mapping[str, Interval]) -> list[str]:
+    """Return the lines of the intervals after a correction by one run, cut to those without one."""
+    errors, lines = corrected(scores), []
+    for kind, bounds in uncorrected.items():
+        factors = interval(errors, kind, tail_of_corrected(scores, kind))
+        cut = Interval(low=max(factors.low, bounds.low), high=min(factors.high, bounds.high))
+        lines.append(f"  calibrated_{kind}: {_text(cut)}")
+    return lines
 
 
 def _text(factors: Interval) -> str:

@@ -261,7 +261,7 @@ class TestPayload:
         assert TRAINED_WRONGLY.isdisjoint(item.code for item in after.problems)
         assert after.estimate.fits
         assert after.job.global_batch == reading.job.global_batch
-        assert plan_name(plan_sizes(after.job)) == problem.values["plan"] == "TP1 PP2 DP16"
+        assert plan_name(plan_sizes(after.job)) == problem.values["plan"] == "TP1 PP2 VPP3 DP16"
 
     def test_freezing_stands_beside_it_where_that_helps(self, services: Services) -> None:
         change(services, {"training.images_per_sample": 1, "model.preset": "qwen2.5-vl-7b"})

@@ -13,8 +13,8 @@ from backend.estimate.time.step_time import kind_passes
 from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.cluster import Cluster
 from backend.job.job import Model
+from backend.job.memory_traits import MEGATRON_LM_MEMORY
 from backend.job.presets import gpus, resolve_model
-from backend.job.traits import MEGATRON_LM_MEMORY
 from benchmarks.habits import attention_kernel
 from tests.estimate.cases import TP2_PP2_VPP2, job
 

@@ -167,7 +167,7 @@ def widths(tried: Job) -> tuple[float, float]:
     ("engine", "method"),
     [("llamafactory-megatron", "full"), *(("llamafactory-ddp", method) for method in ("full", "lora", "qlora"))],
 )
-def test_a_calibrated_interval_is_narrower_and_again_after_more_runs(engine, method):
+def test_a_calibrated_interval_is_not_wider_and_narrower_after_more_runs(engine, method):
     bare = job(engine=engine, training__method=method, training__sample_tokens=3000)
 
     def calibrated(**runs: float) -> Job:
@@ -178,7 +178,7 @@ def test_a_calibrated_interval_is_narrower_and_again_after_more_runs(engine, met
     runs = {"time_runs": 4, "memory_runs": 4}
     before, one, of_unknown_scatter = widths(bare), widths(calibrated()), widths(calibrated(**runs))
     four, scattered = (widths(calibrated(**runs, time_spread=spread, memory_spread=spread)) for spread in (0.01, 0.3))
-    assert all(wide > narrow for wide, narrow in zip(before, one, strict=True))
+    assert all(wide >= narrow for wide, narrow in zip(before, one, strict=True))
     assert all(wide > 1.2 * narrow for wide, narrow in zip(one, four, strict=True))
     assert all(wide > narrow for wide, narrow in zip(scattered, one, strict=True))
     assert of_unknown_scatter == one

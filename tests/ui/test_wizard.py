@@ -170,8 +170,8 @@ def test_a_plan_that_trains_wrongly_is_reported_and_the_right_one_is_taken_with_
     go(page, server, "plan")
     locator = page.locator(".mb-plans-even .mb-problem")
     expect(locator).to_contain_text("wrong gradients")
-    locator.get_by_role("button", name="Use TP1 PP2 DP16").click()
-    until(page, "b.summary.plan === 'TP1 PP2 DP16' && b.data.plans.own === b.data.plans.recommended")
+    locator.get_by_role("button", name="Use TP1 PP2 VPP3 DP16").click()
+    until(page, "b.summary.plan === 'TP1 PP2 VPP3 DP16' && b.data.plans.own === b.data.plans.recommended")
     # Its two stages are unequal, which is another note at the same place.
     expect(locator.filter(has_text="wrong gradients")).to_have_count(0)
 
