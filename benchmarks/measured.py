@@ -38,9 +38,9 @@ GIB = 2.0**30
 _TUNERS = "galore|fsdp_qlora|unsloth|hqq|sequence_parallel|new_special_tokens|dora|pissa|olora|muon"
 """Names of ms-swift scripts for methods that the estimate does not model."""
 _SWIFT_4 = re.compile(r"ms-swift 4\.[0-3]\b")
-"""Words of a row for ms-swift 4.0 to 4.3, whose Megatron accumulates gradients in bf16: wrap_model gives
+"""Words of a row for ms-swift 4.0 to 4.3, whose Megatron accumulates gradients in bf16 up to 4.3.1: wrap_model gives
 accumulate_allreduce_grads_in_fp32 to no field of DistributedDataParallelConfig (4.1.2
-swift/megatron/utils/megatron_lm_utils.py; 4.4.0 does: pull request 9590). Their cross entropy is Transformer Engine's
+swift/megatron/utils/megatron_lm_utils.py; 4.3.2 does: pull request 9590). Their cross entropy is Transformer Engine's
 from its version 2.8 on (megatron_args.py __post_init__; the documentation recommends 2.12)."""
 _SIZES = ("gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "gbs", "seq", "zero")
 _GPUS_PER_NODE = 8

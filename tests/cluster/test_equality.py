@@ -189,6 +189,19 @@ def test_a_deepspeed_that_loses_or_divides_gradients_is_refused(
     assert [problem.code for problem in problems] == ([code] if code else [])
 
 
+@pytest.mark.parametrize(
+    ("version", "precision", "code"),
+    [("4.0.0", "bf16", "gradients_in_bf16"), ("4.3.1", "bf16", "gradients_in_bf16"), ("4.3.2", "bf16", None),
+     ("4.3.1", "fp16", None), ("4.6.0", "bf16", None), ("3.12.0", "bf16", None)],
+)  # fmt: skip
+def test_an_ms_swift_that_adds_up_gradients_in_bf16_is_refused(version: str, precision: str, code: str | None) -> None:
+    environments = {"environments": {"swift": {"python": LF}}}
+    gang = Gang(nodes=1, engine="swift-megatron", training={"precision": precision}, cluster=environments)
+    gang.facts[0] = make_facts({**MODULES, "swift": version, "datasets": "4.8.4"})
+    problems = [result.problem.code for result in gang.check() if result.name == "engine" and result.problem]
+    assert ("gradients_in_bf16" in problems) == bool(code)
+
+
 AUDIO = {"model_type": "qwen2_audio", "architectures": ["Qwen2AudioForConditionalGeneration"]}
 KIMI = {"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"]}
 PADDLE = {"model_type": "paddleocr_vl", "architectures": ["PaddleOCRVLForConditionalGeneration"]}

@@ -32,9 +32,7 @@ def test_no_source_is_in_another_file_or_in_the_fitted_constants(name):
     assert not sources & set(json.loads((DATA / "leave_one_out.json").read_text()))
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "median", "inside"), [("memory", 198, 0.11, 0.78), ("time", 216, 0.15, 0.80)]
-)
+@pytest.mark.parametrize(("name", "rows", "median", "inside"), [("memory", 198, 0.11, 0.78), ("time", 216, 0.15, 0.80)])
 def test_the_errors_are_not_larger_than_the_docs_say(name, rows, median, inside):
     entry = FIGURES[name]["all"]
     assert entry["rows"] == rows

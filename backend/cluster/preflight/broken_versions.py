@@ -114,6 +114,16 @@ def _gradients_are_divided_twice(job: Job, versions: Mapping[str, str]) -> bool:
     return bool(job.traits.zero_stage) and versions.get("deepspeed") == "0.18.3" and job.accumulation > 1
 
 
+def _gradients_are_in_bf16(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether ms-swift's Megatron adds up and reduces gradients in bf16, although it asks for fp32.
+
+    From 4.0.0 to 4.3.1, swift/megatron/utils/megatron_lm_utils.py wrap_model gives accumulate_allreduce_grads_in_fp32
+    to no field of DistributedDataParallelConfig; 4.3.2 does (https://github.com/modelscope/ms-swift/pull/9590).
+    """
+    is_bf16 = job.engine == "swift-megatron" and job.training.precision == "bf16"
+    return is_bf16 and [4] <= _release(versions.get("swift", "")) < [4, 3, 2]
+
+
 def _trl_is_too_old(job: Job, versions: Mapping[str, str]) -> bool:
     """Return whether ms-swift's GRPO or DPO ends when it starts.
 
@@ -206,6 +216,7 @@ BROKEN_VERSIONS = {
         "training.gradient_accumulation_steps",
         DEEPSPEED,
     ),
+    "gradients_in_bf16": (_gradients_are_in_bf16, "training.precision", "ms-swift==4.6.0"),
     "trl_too_old": (_trl_is_too_old, "training.stage", "trl==0.29.1"),
     "distributed_save_fails": (_distributed_save_fails, "parallel.distributed_optimizer", "torch==2.11.0"),
 }

@@ -28,7 +28,7 @@ from backend.job.launch_rules import environment_of
 from backend.job.presets import known_model
 from backend.job.problems import Problem
 
-SHOWN = ("transformers", "torch", "datasets", "trl", "llamafactory", "deepspeed")
+SHOWN = ("transformers", "torch", "datasets", "trl", "llamafactory", "deepspeed", "swift")
 """Packages whose versions the texts of BROKEN_VERSIONS name."""
 
 
