@@ -43,7 +43,8 @@ FIRST_DRAFT: Mapping[str, object] = {
 }
 """The first draft of a new home folder: four nodes with eight H100 each.
 
-Its plan is nearly as fast as the recommended one, and its sizes divide the layers of most models. TP is 1, because LLaMA-Factory's Megatron trains vision parts incorrectly with more.
+Its plan is nearly as fast as the recommended one, and its sizes divide the layers of most models. TP is 1, because
+LLaMA-Factory's Megatron trains vision parts incorrectly with more.
 """
 
 
