@@ -25,7 +25,9 @@ has a pattern.
 """
 SECRET_CODES = ("extra_secret", "environment_secret", "container_secret")
 """Codes of the problems with what looks like a secret."""
-_SECRET = re.compile(r"(.*_)?(token|key|secret|password|passwd|passphrase|webhook|credentials?)", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(.*_)?(token|key|webhook|credentials?)|.*(secret|password|passwd|passphrase|api_?key)|.+_pwd", re.IGNORECASE
+)
 _VARIABLE_OPTIONS = ("-e", "--env")
 # docker and podman take `-eNAME=VALUE`, too. apptainer takes several variables with commas between them.
 _VARIABLES = re.compile(r"(?:--env[= ]|-e[= ]?)(.+)")
@@ -65,7 +67,9 @@ def _secret_options(options: Sequence[str]) -> dict[int, str]:
     secrets = {}
     for index, (before, option) in enumerate(zip(("", *options), options, strict=False)):
         match = _VARIABLES.fullmatch(option)
-        given = option if before in _VARIABLE_OPTIONS else match[1] if match else ""
+        # apptainer's `-e` takes no value.
+        is_value = before in _VARIABLE_OPTIONS and not option.startswith("-")
+        given = option if is_value else match[1] if match else ""
         variables = [name.strip() for name, equals, _ in (item.partition("=") for item in given.split(",")) if equals]
         named = [name for name in variables if is_secret(name)]
         if named or any(map(_has_shape, re.split(r"[=, ]" if given else "=", option))):

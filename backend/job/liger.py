@@ -127,4 +127,7 @@ def own_loss(job: Job) -> str | None:
         return None
     if environment == "swift" and _WEIGHTS & set(str(extra.get("loss_scale")).split("+")):
         return "loss_scale"
-    return next((key for key in _OWN_LOSSES[environment] if str(extra.get(key)).lower() not in _OFF), None)
+    # LLaMA-Factory's trainer of pt reads none of its own keys.
+    is_pretraining = environment == "llamafactory" and job.training.stage == "pt"
+    keys = ("label_smoothing_factor",) if is_pretraining else _OWN_LOSSES[environment]
+    return next((key for key in keys if str(extra.get(key)).lower() not in _OFF), None)

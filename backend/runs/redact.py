@@ -15,24 +15,27 @@ _TOKEN = re.compile(
 )
 _BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
 # Quotes may be escaped, as in JSON inside JSON. A quoted value ends at the same quote, escaped as often. The special
-# tokens of a tokenizer are no secrets.
+# tokens of a tokenizer are no secrets. The length of a name is bounded, so that no text takes quadratic time.
+_SPECIAL = "(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio)"
 _NAMED = re.compile(
     r"""(?xi)
     (?P<before>
-        (?P<name_quote>\\{0,7}["'])? (?<![\w-]) (?!SPECIAL_token\b) [\w-]* SECRET \b (?(name_quote)\\{0,7}["'])
+        (?P<name_quote>\\{0,7}["'])? (?<![\w-]) (?!SPECIAL_token\b) [\w-]{0,100}? SECRET \b (?(name_quote)\\{0,7}["'])
         \s*[=:]\s* (?:[bru](?=\\{0,7}["']))?
-        | (?<![\w-]) --[\w-]* SECRET (?:\s+ | \\{0,7}["'],\s*) (?!-)
+        | (?<![\w-]) --[\w-]{0,100}? SECRET (?:[ \t]+ | \\{0,7}["'],\s*) (?!-|(?:and|are|for|in|is|not|or|to|was)\b)
     )
     (?:
         (?P<quote>\\{0,7}["']) (?:(?!(?P=quote)) (?: \\{4} | \\{3}["'] | \\. | . ))+
         | (?(name_quote) [^\s,;&"'\\()\[\]{}]+ | (?:[^\s,;&"'\\] | \\(?!\\{0,7}["']))+ )
     )
-    """.replace("SECRET", r"(?:password|passphrase|passwd|secret(?:[_-]\w+)*|token|api[_-]?key)").replace(
-        "SPECIAL", "(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio)"
+    """.replace("SECRET", r"(?:password|passphrase|passwd|secret(?:[_-][\w-]{0,100})?|token|api[_-]?key)").replace(
+        "SPECIAL", _SPECIAL
     )
 )
-_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]+:)[^\s/@]+(@)")
-_SECRET_NAME = re.compile(r"(?i)password|passphrase|passwd|secret|token$|api_?key|private_?key")
+_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]+:)[^\s/]+(@)")
+_SECRET_NAME = re.compile(
+    rf"(?i)^(?!{_SPECIAL}_token$).*(?:password|passphrase|passwd|secret|token$|api_?key|private_?key)"
+)
 
 
 _NOTHING = re.compile(r"(?!)")

@@ -131,8 +131,8 @@ REFUSED_BY_THE_PARSER = [
     ({"engine": "llamafactory-ddp", "training.method": "qlora"},
      {"adapter_name_or_path": "/a", "create_new_adapter": True}),
     ({"engine": "llamafactory-ddp", "training.method": "qlora"}, {"adapter_name_or_path": "/a,/b"}),
-    ({}, {"image_min_pixels": 10**9}),
-    ({}, {"video_min_pixels": 10**9}),
+    ({"model.preset": "qwen3-vl-8b"}, {"image_min_pixels": 10**9}),
+    ({"model.preset": "qwen3-vl-8b"}, {"video_min_pixels": 10**9}),
     ({**EVALUATES, "training.save_steps": 250}, {"load_best_model_at_end": True}),
     (EVALUATES, {"early_stopping_steps": 3}),
 ]  # fmt: skip
@@ -289,6 +289,13 @@ CASES = [
      "flash_attention_3_needs_hopper"),
     (DENSE, {"engine": "swift-zero3", "cluster.gpu": "b200-180g", "extra": {"attn_impl": "flash_attention_3"}},
      "flash_attention_3_needs_hopper"),
+    *((DENSE, {"engine": engine, "cluster.gpu": "v100-32g", "training.precision": "fp16", **more},
+       "flash_attention_not_on_gpu") for engine, more in (
+        ("llamafactory-zero3", {"extra": {"flash_attn": "fa2"}}), ("swift-zero3", PACKS),
+        ("swift-zero3", {"extra": {"attn_impl": "flash_attention_2"}}))),
+    *((DENSE, {"engine": "swift-megatron", "cluster.gpu": gpu, "extra": {"attention_backend": backend}},
+       "flash_attention_not_on_gpu")
+      for gpu, backend in (("b200-180g", "flash_3"), ("a100-80g", "flash_3"), ("a100-80g", "flash_4"))),
     *((DENSE, {"engine": "llamafactory-zero3", "training.cutoff_len": 99, **PACKS, "extra": extra}, "packs_are_padded")
       for extra in ({}, {"neat_packing": True}, {"neat_packing": True, "flash_attn": "fa2"})),
     *((base, {"engine": "llamafactory-zero3", **PACKS, "training.micro_batch_size": 2, **batch,

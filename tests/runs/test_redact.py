@@ -45,6 +45,8 @@ HARMLESS = (
     "run ms-2026 at commit 0123456789abcdef0123456789abcdef01234567",
     "--password-file /x",
     "--api-key --bf16",
+    "Pass --token or --api-key to log in",
+    "--password\nINFO next line",
     '{"bos_token_id": 5, "tokens": [1, 2]}',
     '{"eos_token": "<|im_end|>", "pad_token": null}',
 )
@@ -67,6 +69,11 @@ def test_json_stays_json(value):
 def test_a_long_line_is_redacted_at_once():
     text = "a-" * 50_000 + "-" * 50_000 + '\\"' * 50_000 + "token='" + "\\" * 50_000
     assert MARK in redact(text)
+
+
+@pytest.mark.parametrize("part", ["_a", "_", "-", "-secret", " --token", " password"])
+def test_a_line_that_repeats_names_of_secrets_is_redacted_at_once(part):
+    assert redact("secret" + part * 15_000)
 
 
 @pytest.mark.parametrize("text", HARMLESS)

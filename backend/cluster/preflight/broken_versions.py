@@ -111,7 +111,9 @@ def _gradients_are_divided_twice(job: Job, versions: Mapping[str, str]) -> bool:
     (https://github.com/deepspeedai/DeepSpeed/pull/7724; seen with 0.18.3; 0.18.4 does). The bound of the gradient norm
     then never acts.
     """
-    return bool(job.traits.zero_stage) and versions.get("deepspeed") == "0.18.3" and job.accumulation > 1
+    return (
+        bool(job.traits.zero_stage) and _release(versions.get("deepspeed", "")) == [0, 18, 3] and job.accumulation > 1
+    )
 
 
 def _gradients_are_in_bf16(job: Job, versions: Mapping[str, str]) -> bool:

@@ -46,7 +46,9 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
                 installed = {name: versions.get(name, "") for name in SHOWN}
                 return [checks.wrong("engine", code, field, **installed, case=case_of(job), command=command)]
         if wanted := unasked_transformers(job, versions):
-            command = pip_command(environment_of(job, checks.rank), [f"transformers{wanted}"])
+            # ms-swift 4.6.0's metadata: transformers below 5.20.
+            bound = "" if "<" in wanted or "==" in wanted else ",<5.20"
+            command = pip_command(environment_of(job, checks.rank), [f"transformers{wanted}{bound}"])
             found = {"transformers": transformers, "wanted": wanted, "command": command}
             return [checks.warning("engine", "transformers_of_type", "model.path", **found)]
         if _loops_over_experts(job, transformers):

@@ -35,6 +35,8 @@ hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
 
 FLASH_FOR_PACKING = tuple(f"flash_attention_{version}" for version in (2, 3, 4))
 """What ms-swift's packing takes (4.6.0 arguments/sft_args.py _check_padding_free)."""
+AMPERE = 8.0
+"""The least compute capability with FlashAttention."""
 WITHOUT_SINKS = ("sdpa", FLASH_ATTENTION, FLASH_ATTENTION_3)
 """Implementations that transformers refuses for sinks (5.6.0 modeling_gpt_oss.py `_supports_sdpa` and
 `_compatible_flash_implementations`; 5.19 modeling_deepseek_v4.py and modeling_hy_v4.py `_supports_flash_attn`)."""
@@ -61,9 +63,9 @@ def wide_heads_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
 
 
 @llamafactory
-def wide_heads_do_without_flash_attention_2(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """FlashAttention 2 has no kernel for heads wider than 256 (wide_heads_are_not_packed)."""
-    if shape.widest_head <= WIDEST_HEAD or of_llamafactory(job, shape) != FLASH_ATTENTION:
+def wide_heads_do_without_flash_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """FlashAttention 2 and 3 have no kernel for heads wider than 256 (wide_heads_are_not_packed)."""
+    if shape.widest_head <= WIDEST_HEAD or of_llamafactory(job, shape) not in (FLASH_ATTENTION, FLASH_ATTENTION_3):
         return None
     return problem("heads_too_wide", "engine", width=shape.widest_head, widest=WIDEST_HEAD, case="llamafactory",
                    edit={"extra": {**job.extra, "flash_attn": "sdpa"}})  # fmt: skip
@@ -90,8 +92,46 @@ def flash_attention_3_has_kernels_for_this_gpu(job: Job, shape: ModelShape, gpu:
         return None
     is_swift = job.traits.environment == "swift"
     key, chosen = ("attn_impl", "flash_attn") if is_swift else ("flash_attn", "fa2")
+    if shape.widest_head > WIDEST_HEAD:
+        chosen = "sdpa"
+    elif shape.has_sinks:
+        chosen = "eager" if is_swift else "auto"
     return problem("flash_attention_3_needs_hopper", "engine", gpu=gpu.name, capability=f"{capability:.1f}", key=key,
                    chosen=chosen, edit={"extra": {**job.extra, key: chosen}})  # fmt: skip
+
+
+@hugging_face
+def flash_attention_has_kernels_from_ampere_on(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """FlashAttention 2 supports "Ampere, Ada, or Hopper GPUs" (README of github.com/Dao-AILab/flash-attention; its
+    hopper/flash_api.cpp: "only supports Ampere GPUs or newer")."""
+    capability = gpu.compute_capability
+    runs = implementation(job, shape)
+    if not runs.startswith("flash") or capability is None or capability >= AMPERE:
+        return None
+    is_swift = job.traits.environment == "swift"
+    key, chosen = ("attn_impl", "eager" if shape.has_sinks else "sdpa") if is_swift else ("flash_attn", "sdpa")
+    edit = {**(_unpacked(job) if is_swift else {}), "extra": {**job.extra, key: chosen}}
+    return problem("flash_attention_not_on_gpu", "engine", version=runs[-1] if runs[-1].isdigit() else "2",
+                   gpu=gpu.name, capability=f"{capability:.1f}", needed="≥ 8.0", key=key, chosen=chosen,
+                   edit=edit)  # fmt: skip
+
+
+@swift_megatron
+def transformer_engine_takes_the_version_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Transformer Engine switches FlashAttention 3 off unless the capability is 9.0, and 4 below 9.0 (NVIDIA/
+    TransformerEngine d0067d0 pytorch/attention/dot_product_attention/utils.py get_attention_backend). ms-swift hides
+    the other versions from it, so that no backend is left."""
+    capability, version = gpu.compute_capability, swift_backend(job).removeprefix("flash_")
+    if (
+        capability is None
+        or version not in ("3", "4")
+        or capability == HOPPER
+        or (version == "4" and capability > HOPPER)
+    ):
+        return None
+    return problem("flash_attention_not_on_gpu", "engine", version=version, gpu=gpu.name,
+                   capability=f"{capability:.1f}", needed="9.0" if version == "3" else "≥ 9.0", key="attention_backend",
+                   chosen="flash", edit={"extra": {**job.extra, "attention_backend": "flash"}})  # fmt: skip
 
 
 @swift_megatron

@@ -157,8 +157,11 @@ def _never_evaluates(job: Job) -> bool:
 def _saves_between_evaluations(job: Job) -> bool:
     """Return whether a checkpoint would have no evaluation of its own."""
     evaluation = job.training.eval_steps
-    is_checked = _hugging_face(job) and evaluation is not None and job.extra.get("save_strategy") in (None, "steps")
-    return is_checked and job.training.save_steps % (evaluation or 1) != 0
+    if not _hugging_face(job) or evaluation is None:
+        return False
+    # transformers 5.6.0 training_args.py: "requires the save and eval strategy to match".
+    strategy = job.extra.get("save_strategy")
+    return strategy in ("epoch", "no") or (strategy in (None, "steps") and job.training.save_steps % evaluation != 0)
 
 
 def _knows_no_best_model(job: Job) -> bool:
@@ -283,7 +286,9 @@ def _is_counted(key: str, job: Job, shape: ModelShape) -> bool:
 def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory's parser raises this on every rank, after minutes of imports. The first conflict is returned."""
     for clash in CLASHES:
-        if job.extra.get(clash.key) and clash.applies(job):
+        # LLaMA-Factory gets the bounds of pixels for models with a tower alone.
+        is_read = shape.vision or not clash.key.endswith("_min_pixels")
+        if job.extra.get(clash.key) and is_read and clash.applies(job):
             others = {key: value for key, value in job.extra.items() if key != clash.key}
             return problem("extra_clash", f"extra.{clash.key}", key=clash.key, other=clash.other,
                             edit={"extra": others})  # fmt: skip
