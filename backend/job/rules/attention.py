@@ -112,7 +112,7 @@ def flash_attention_has_kernels_from_ampere_on(job: Job, shape: ModelShape, gpu:
     key, chosen = ("attn_impl", "eager" if shape.has_sinks else "sdpa") if is_swift else ("flash_attn", "sdpa")
     edit = {**(_unpacked(job) if is_swift else {}), "extra": {**job.extra, key: chosen}}
     return problem("flash_attention_not_on_gpu", "engine", version=runs[-1] if runs[-1].isdigit() else "2",
-                   gpu=gpu.name, capability=f"{capability:.1f}", needed="≥ 8.0", key=key, chosen=chosen,
+                   gpu=gpu.name, capability=f"{capability:.1f}", needed="≥8.0", key=key, chosen=chosen,
                    edit=edit)  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def transformer_engine_takes_the_version_on_this_gpu(job: Job, shape: ModelShape
     ):
         return None
     return problem("flash_attention_not_on_gpu", "engine", version=version, gpu=gpu.name,
-                   capability=f"{capability:.1f}", needed="9.0" if version == "3" else "≥ 9.0", key="attention_backend",
+                   capability=f"{capability:.1f}", needed="9.0" if version == "3" else "≥9.0", key="attention_backend",
                    chosen="flash", edit={"extra": {**job.extra, "attention_backend": "flash"}})  # fmt: skip
 
 
