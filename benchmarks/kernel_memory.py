@@ -1,4 +1,4 @@
-"""Stand-ins on CPU for GPU kernels: linear attention, Mamba, and Liger. They hold the tensors that the kernels hold.
+"""Stand-ins on CPU for GPU kernels: linear attention and Mamba. They hold the tensors that the kernels hold.
 
 Without these kernels transformers runs plain torch, which holds more. With the stand-ins the memory of a
 step on CPU is that of a step with the kernels. Only sizes, data types and lifetimes are those of the kernels; all
@@ -7,11 +7,9 @@ values are zeros. They were read from the versions below.
 - fla: https://github.com/fla-org/flash-linear-attention @bc3b101dcb71
 - mamba_ssm: https://github.com/state-spaces/mamba @e9594ce1c732
 - causal_conv1d: https://github.com/Dao-AILab/causal-conv1d @0d2252d161f2
-- Liger: https://github.com/linkedin/Liger-Kernel v0.8.2
 """
 
 import importlib
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -60,54 +58,6 @@ def install(model_type: str) -> None:
     mixer = getattr(module, MIXERS[model_type])
     mixer.forward = lambda self, hidden_states, *_args, **_keys: self.cuda_kernels_forward(hidden_states)
     vars(module).update(lazy_load_kernel={"causal-conv1d": CAUSAL_CONV1D, "mamba-ssm": MAMBA_SSM}.get)
-
-
-def install_liger(model: torch.nn.Module) -> None:
-    """Let the RMSNorms and the SwiGLUs of a model run the stand-ins of Liger."""
-    for module in model.modules():
-        name = type(module).__name__
-        if name.endswith("RMSNorm"):
-            vars(module)["forward"] = partial(_liger_norm, module)
-        elif name.endswith("MLP"):
-            vars(module)["forward"] = partial(_liger_mlp, module)
-
-
-def _liger_norm(module: Any, x: Tensor) -> Tensor:
-    output: Tensor = _LigerNorm.apply(x, module.weight)
-    return output
-
-
-def _liger_mlp(module: Any, x: Tensor) -> Any:
-    return module.down_proj(_LigerSwiglu.apply(module.gate_proj(x), module.up_proj(x)))
-
-
-class _LigerNorm(torch.autograd.Function):
-    """ops/rms_norm.py LigerRMSNormFunction: the gradient of the input overwrites that of the output. The kernel runs
-    without autocast, and its output has the type of its input."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight, torch.zeros(x.shape[:-1], dtype=torch.float32))
-        return torch.zeros_like(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-        _, weight, _ = ctx.saved_tensors
-        return gradient.zero_(), torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-
-
-class _LigerSwiglu(torch.autograd.Function):
-    """ops/swiglu.py LigerSiLUMulFunction: the gradients of both inputs overwrite them."""
-
-    @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate, up)
-        return torch.zeros_like(gate)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        gate, up = ctx.saved_tensors
-        return gate.detach().zero_(), up.detach().zero_()
 
 
 class _Convolution(torch.autograd.Function):

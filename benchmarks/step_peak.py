@@ -8,7 +8,7 @@ Needs torch, transformers and peft (the node environment).
 - One process, so there are no buckets of DDP.
 - The models are small, but have as many tensors as large ones.
 - CPU kernels save what CUDA kernels save, except for some temporary buffers. Linear attention and Mamba have no
-  kernels on CPU; benchmarks/kernel_memory.py stands in for them.
+  kernels on CPU; benchmarks/kernel_memory.py stands in for them, and liger_memory.py for Liger.
 - The tensors are real: under FakeTensorMode neither experts nor images run, because their shapes depend on data. For
   the other models the peak is the same within 2%.
 """
@@ -49,7 +49,7 @@ from backend.job.model import parse_model
 from backend.job.rules.adapters import ALTUP_TARGETS, CONV1D_TARGETS, GRANITE_TARGETS, MAMBA_TARGETS
 from backend.job.rules.sparse import ENTRY_TARGETS
 from backend.job.traits import TRAITS, Method
-from benchmarks import kernel_memory
+from benchmarks import kernel_memory, liger_memory
 from benchmarks.cross_attention_images import cross_attention_images
 from benchmarks.language_part import language_model
 from benchmarks.real_modules import is_linear
@@ -319,7 +319,7 @@ def built(case: Case) -> Any:
     model = build(config, attn_implementation=attention).float().train()
     base = model
     if case.liger:
-        kernel_memory.install_liger(model)
+        liger_memory.install(model)
     if case.frozen:
         for part in (model.model.vision_model, model.model.multi_modal_projector):
             part.to(torch.bfloat16).requires_grad_(False)
