@@ -12,7 +12,7 @@ it names: most norms of queries and keys are not among them.
 
 The type is that of the whole model (config.model_type), also of a model with a tower. Both tables were read, and seen
 in the modules of small models after Liger's calls: with transformers 5.6.0, and 5.19.0 for ms-swift (SmolVLM: read
-only). Experts are replaced too, by kernels that are not described here. Granite's loss gets a kernel that reads all
+only). Routed experts are replaced too, by kernels that are not described here. Granite's loss gets a kernel that reads all
 logits.
 """
 
@@ -32,7 +32,11 @@ class Kernels(NamedTuple):
     head_norms: bool = False
     """The same of RMSNorms of heads, such as of queries and keys. False if some of them are transformers' own."""
     functions: bool = False
-    """SwiGLU or GeGLU is one kernel, which saves its two inputs and overwrites them with their gradients."""
+    """SwiGLU or GeGLU of dense FFNs and of shared experts is one kernel, which saves its two inputs and overwrites them
+    with their gradients."""
+    rope: bool = False
+    """Rotary embedding of queries and keys is one kernel, which rotates them in place. It saves what transformers'
+    operations save: cosines and sines, which all layers share."""
 
 
 class _Types(NamedTuple):
@@ -42,10 +46,11 @@ class _Types(NamedTuple):
     norms: frozenset[str]
     head_norms: frozenset[str]
     functions: frozenset[str]
+    rope: frozenset[str]
 
 
 NONE = Kernels()
-ALL = Kernels(loss=True, norms=True, head_norms=True, functions=True)
+ALL = Kernels(loss=True, norms=True, head_norms=True, functions=True, rope=True)
 
 _WHOLE = frozenset(
     {
@@ -54,11 +59,20 @@ _WHOLE = frozenset(
     }
 )  # fmt: skip
 _NO_FUNCTIONS = frozenset({"gpt_oss", "mixtral", "qwen3_moe", "qwen3_next"})
+_NO_ROPE = frozenset(
+    {
+        "gemma4", "gemma4_text", "glm4", "glm4v", "glm4v_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text",
+        "qwen3_5_text", "qwen3_next",
+    }
+)  # fmt: skip
+"""Types with kernels of Liger whose rotary embedding stays transformers' own: `liger_rotary_pos_emb is not available
+for Glm4 models.`"""
 _LLAMAFACTORY = _Types(
     loss=_WHOLE | _NO_FUNCTIONS | {"glm4v", "llava", "qwen2_vl", "qwen2_5_vl"},
     norms=_WHOLE | _NO_FUNCTIONS | {"glm4v", "granite", "mllama"},
     head_norms=frozenset({"gemma3", "gemma3_text", "mllama", "olmo2", "qwen3", "qwen3_moe"}),
     functions=_WHOLE | {"granite", "mllama", "qwen2_vl", "qwen2_5_vl"},
+    rope=(_WHOLE | _NO_FUNCTIONS | {"granite", "mllama", "qwen2_vl", "qwen2_5_vl"}) - _NO_ROPE,
 )
 _SWIFT_WHOLE = _WHOLE | {
     "exaone4", "falcon_h1", "gemma4", "gemma4_text", "glm4v", "glm4v_moe", "hunyuan_v1_dense", "internvl",
@@ -73,7 +87,10 @@ _SWIFT = _Types(
     loss=_SWIFT_WHOLE | _SWIFT_NO_FUNCTIONS | {"deepseek_v4", "nemotron"},
     norms=_SWIFT_WHOLE | _SWIFT_NO_FUNCTIONS | {"granite", "llama4"},
     head_norms=frozenset({"exaone4", "gemma3", "gemma3_text", "qwen3_vl", "qwen3_vl_moe"}),
-    functions=_SWIFT_WHOLE | {"granite"},
+    # The instances of shared experts are replaced, and so are dense FFNs. LLaMA-Factory's way leaves their class alone.
+    functions=_SWIFT_WHOLE | {"granite", "llama4", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"},
+    # Liger replaces a function that Qwen2-VL has in transformers 5.6, and no longer in 5.19.
+    rope=(_SWIFT_WHOLE | _SWIFT_NO_FUNCTIONS | {"granite", "llama4"}) - _NO_ROPE - {"qwen2_vl", "qwen2_5_vl"},
 )
 _TYPES: Mapping[str, _Types] = {"llamafactory": _LLAMAFACTORY, "swift": _SWIFT}
 

@@ -6,14 +6,21 @@ import pytest
 
 from backend.estimate import estimate
 from backend.estimate.estimate import Estimate
+from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.time.kernels import layer_kernels
 from backend.job.liger import NONE, Kernels, kernels_of
+from backend.job.model.operators import Activation, Dispatch
+from backend.job.presets import resolve_model
 from benchmarks.small_models import SEEING, SMALL_MODELS
 from tests.estimate.cases import job
 
 GRANITE, GLM = ({"model.preset": None, "model.hf_config": SMALL_MODELS[name]} for name in ("granite", "glm"))
 MLLAMA = {"model.preset": None, "model.hf_config": SEEING["mllama"]}
-QWEN3, QWEN3_VL, GLM_MOE = ({"model.preset": name} for name in ("qwen3-8b", "qwen3-vl-8b", "glm-4.5-air"))
+QWEN3, QWEN3_VL, GLM_MOE, QWEN3_NEXT = (
+    {"model.preset": name} for name in ("qwen3-8b", "qwen3-vl-8b", "glm-4.5-air", "qwen3-next-80b-a3b")
+)
 
 
 def both(*edits: dict[str, Any]) -> tuple[Estimate, Estimate]:
@@ -87,15 +94,22 @@ def test_a_trainer_that_computes_the_loss_itself_holds_all_logits(engine, extra,
 @pytest.mark.parametrize(
     ("engine", "model_type", "kernels"),
     [
-        ("llamafactory-zero3", "gpt_oss", Kernels(loss=True, norms=True)),
+        ("llamafactory-zero3", "gpt_oss", Kernels(loss=True, norms=True, rope=True)),
         ("llamafactory-zero3", "llava", Kernels(loss=True)),
-        ("llamafactory-zero3", "qwen2_vl", Kernels(loss=True, functions=True)),
-        ("llamafactory-zero3", "mllama", Kernels(norms=True, head_norms=True, functions=True)),
+        ("llamafactory-zero3", "qwen2_vl", Kernels(loss=True, functions=True, rope=True)),
+        ("llamafactory-zero3", "glm4", Kernels(loss=True, norms=True, functions=True)),
+        ("llamafactory-zero3", "qwen3_next", Kernels(loss=True, norms=True)),
+        ("llamafactory-zero3", "mllama", Kernels(norms=True, head_norms=True, functions=True, rope=True)),
         ("llamafactory-zero3", "qwen3_5_moe", NONE),
         ("llamafactory-megatron", "qwen3", NONE),
-        ("swift-ddp", "llava", Kernels(loss=True, norms=True, functions=True)),
-        ("swift-ddp", "qwen3_5_moe", Kernels(loss=True, norms=True)),
-        ("swift-ddp", "llama4", Kernels(norms=True)),
+        ("swift-ddp", "llava", Kernels(loss=True, norms=True, functions=True, rope=True)),
+        ("swift-ddp", "qwen2_vl", Kernels(loss=True, norms=True, functions=True)),
+        ("swift-ddp", "qwen3_next", Kernels(loss=True, norms=True, functions=True)),
+        ("swift-ddp", "qwen3_5_moe", Kernels(loss=True, norms=True, functions=True)),
+        ("swift-ddp", "gemma4_text", Kernels(loss=True, norms=True, functions=True)),
+        ("swift-ddp", "glm4v_moe", Kernels(loss=True, norms=True, functions=True)),
+        ("swift-ddp", "llama4", Kernels(norms=True, functions=True, rope=True)),
+        ("swift-ddp", "hunyuan_v1_moe", Kernels(loss=True, norms=True, rope=True)),
         ("swift-ddp", "deepseek_v4", Kernels(loss=True)),
         ("swift-ddp", "internvl_chat", NONE),
     ],
@@ -107,4 +121,17 @@ def test_the_kernels_of_a_type_are_those_that_ligers_call_leaves_in_its_modules(
 
 def test_a_loss_made_of_log_probabilities_leaves_ligers_other_kernels():
     dpo = job(engine="llamafactory-zero3", training__stage="dpo", training__liger=True)
-    assert kernels_of(dpo, "llama") == Kernels(norms=True, functions=True)
+    assert kernels_of(dpo, "llama") == Kernels(norms=True, functions=True, rope=True)
+
+
+def test_a_shared_expert_has_ligers_function_under_ms_swift_and_saves_as_it_does():
+    """SwiGLU saves its two inputs and no product beside them. LLaMA-Factory leaves the class of shared experts alone."""
+    layers = model_layers(resolve_model(job(QWEN3_NEXT).model))
+    kind = next(kind for kind in layers.kinds if any(isinstance(each, Dispatch) for each in kind.operators))
+    [shared] = [each for each in kind.operators if isinstance(each, Activation) and each.module == "shared_experts"]
+    saved = [eager_bytes(kind, EagerForm(fused_functions=fused)) for fused in (False, True)]
+    assert saved[0] - saved[1] == EagerForm().element * shared.width
+    moved = [layer_kernels(kind, fused=False, liger=Kernels(functions=fused)).moved_split for fused in (False, True)]
+    assert moved[0] - moved[1] == 4 * shared.width
+    swift, llamafactory = (both(QWEN3_NEXT, {"engine": f"{name}-zero3"}) for name in ("swift", "llamafactory"))
+    assert swift[1].stages[0].activations_gib < llamafactory[1].stages[0].activations_gib

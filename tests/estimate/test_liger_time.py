@@ -7,7 +7,9 @@ from backend.estimate.model.load import Load
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.time.chunked_loss import chunks
 from backend.estimate.time.kernels import layer_kernels
+from backend.estimate.time.operator_kernels import LIGER_ROPE_STARTED, ROPE_STARTED
 from backend.job.liger import ALL
+from backend.job.model.operators import Attention
 from backend.job.presets import resolve_model
 from tests.estimate.cases import job
 
@@ -27,6 +29,14 @@ def test_two_norms_of_the_hidden_state_move_what_ligers_kernels_read_and_write()
     hidden = LAYERS.output.hidden
     assert MODULES.moved_whole - KERNELS.moved_whole == pytest.approx(2 * hidden * (36 - 4))
     assert MODULES.moved_back_whole - KERNELS.moved_back_whole == pytest.approx(2 * hidden * (92 - 6))
+
+
+def test_rotary_embedding_has_a_kernel_of_its_own():
+    attention = next(each for each in LAYERS.kinds[0].operators if isinstance(each, Attention))
+    without = layer_kernels(LAYERS.kinds[0], fused=False, liger=ALL._replace(rope=False))
+    rotated = (attention.heads + attention.kv_heads) * attention.key_dim
+    assert without.moved_split - KERNELS.moved_split == pytest.approx((16 - 4) * rotated)
+    assert without.small_kernels - KERNELS.small_kernels == ROPE_STARTED[0] - LIGER_ROPE_STARTED[0]
 
 
 def test_products_stay_as_they_are_with_ligers_kernels():

@@ -56,7 +56,8 @@ class EagerForm(NamedTuple):
     fused_head_norms: bool = False
     """The same of the norms of heads, such as of queries and keys."""
     fused_functions: bool = False
-    """Whether the gated function of a dense FFN is Liger's kernel (ops/swiglu.py, ops/geglu.py)."""
+    """Whether the gated function of a dense FFN and of shared experts is Liger's kernel (ops/swiglu.py,
+    ops/geglu.py)."""
 
 
 @lru_cache(maxsize=1024)
@@ -154,8 +155,8 @@ def _eager_activation(activation: Activation, form: EagerForm, *, is_read: bool)
 
 
 def has_fused_function(activation: Activation, form: EagerForm) -> bool:
-    """Return whether Liger's kernel computes a gated function."""
-    return form.fused_functions and activation.gated and activation.module == "mlp"
+    """Return whether Liger's kernel computes a gated function. Routed experts have another kernel."""
+    return form.fused_functions and activation.gated and activation.module != "moe"
 
 
 def altup_bytes(altup: AltUp, form: EagerForm) -> float:

@@ -125,7 +125,7 @@ def operator_kernels(
     if isinstance(operator, Linear):
         return _linear(operator, fused)
     if isinstance(operator, Attention):
-        return _attention(operator, fused, rope_fused, liger.norms)
+        return _attention(operator, fused, rope_fused, liger.rope)
     if isinstance(operator, ChosenKeys):
         return _chosen_keys(operator)
     if isinstance(operator, IndexScores):
@@ -222,7 +222,7 @@ def _blocks(operator: BlockScores) -> dict[str, float]:
 
 def _activation(operator: Activation, fused: bool, liger: bool) -> dict[str, float]:
     # A fused kernel reads its input and writes its output. Modules have one kernel for the function and one for the
-    # product. Liger's kernel is not counted for experts, whose module differs by the version of transformers.
+    # product. Liger's kernel is not counted for routed experts, whose module differs by the version of transformers.
     parts = 2 if operator.gated else 1
     is_one = fused or (liger and operator.module != "moe")
     moved = 2 * operator.width * (parts + 1 + (0 if is_one else 2 * (parts - 1)))

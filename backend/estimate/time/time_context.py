@@ -80,8 +80,7 @@ class Execution:
     compiled: bool = False
     """torch.compile fuses the operations that Transformer Engine's kernels fuse; attention is torch's."""
     liger: Kernels = NONE
-    """What Liger's kernels compute of Hugging Face's modules. Its rotary embedding comes with its norms, and its loss
-    computes the logits chunk by chunk."""
+    """What Liger's kernels compute of Hugging Face's modules. Its loss computes the logits chunk by chunk."""
     attention: AttentionKernel | None = None
     """None for the usual kernel: cuDNN's in Transformer Engine's modules, FlashAttention 2 elsewhere."""
     attention_pace: float = 1.0
