@@ -12,7 +12,7 @@ it names: most norms of queries and keys are not among them.
 
 The type is that of the whole model (config.model_type), also of a model with a tower. Both tables were read, and seen
 in the modules of small models after Liger's calls: with transformers 5.6.0, and 5.19.0 for ms-swift (SmolVLM: read
-only). Routed experts are replaced too, by kernels that are not described here. Granite's loss gets a kernel that reads all
+only). Routed experts have kernels too, which are not described here. Granite's loss gets a kernel that reads all
 logits.
 """
 

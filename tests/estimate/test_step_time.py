@@ -456,6 +456,20 @@ def test_fsdp_reduces_once_a_step_in_16_bits_and_gathers_in_every_micro_batch():
     assert first_one == pytest.approx(1.5 * (two - first_one), rel=0.02)
 
 
+@pytest.mark.parametrize(("version", "again"), [(1, 0), (2, 1)])
+def test_fsdp_1_keeps_gathered_weights_through_a_step_and_fsdp_2_through_a_micro_batch(version, again):
+    """torch 2.13 distributed/fsdp/_runtime_utils.py _should_free_in_backward; _fully_shard/_fsdp_param_group.py
+    post_backward. Over a slow network: weights once, gradients of as many bytes at the end."""
+    slow = {"engine": "llamafactory-fsdp", "cluster.inter_node_gbit_per_s": 1, "parallel.fsdp.version": version}
+    one, two, three = (
+        estimate(job(slow, parallel__fsdp__reshard_after_forward=False, training__gradient_accumulation_steps=count))
+        for count in (1, 2, 3)
+    )
+    gathered = one.time_s["data"] / 2
+    assert two.time_s["data"] - one.time_s["data"] == pytest.approx(again * gathered, rel=0.02)
+    assert three.time_s["data"] - two.time_s["data"] == pytest.approx(again * gathered, rel=0.02)
+
+
 def test_a_gpu_without_a_speed_in_the_precision_has_no_times():
     result = estimate(job(TP4, training__precision="fp32", cluster__gpu="h20-96g"))
     assert result.iteration_s is result.mfu is result.time_s is None

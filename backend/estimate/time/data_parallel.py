@@ -169,7 +169,8 @@ def _stage(
     again = 0.0 if run.keeps_gathered else everything
     forward_s, backward_s = exposed(everything, first, efficiency), exposed(again + reduced, last, efficiency)
     if run.reduces_once:
-        return plan.micro_batches * forward_s, (plan.micro_batches - 1) * exposed(again, last, efficiency) + backward_s
+        gathers = 1 if run.gathers_once else plan.micro_batches
+        return gathers * forward_s, (plan.micro_batches - 1) * exposed(again, last, efficiency) + backward_s
     return plan.micro_batches * forward_s, plan.micro_batches * backward_s
 
 

@@ -66,6 +66,10 @@ class Execution:
     keeps_gathered: bool = False
     """FSDP gathers a layer's weights in the forward pass and keeps them until the backward pass used them
     (SHARD_GRAD_OP, or reshard_after_forward=False), so that the backward pass gathers nothing."""
+    gathers_once: bool = False
+    """With `keeps_gathered`, weights stay gathered until the last micro-batch of a step: FSDP 1 frees them after a
+    backward pass only if it reduces gradients (torch 2.13 distributed/fsdp/_runtime_utils.py _should_free_in_backward).
+    FSDP 2 frees them after each (_fully_shard/_fsdp_param_group.py reshard_after_backward)."""
     gathered_alone: int = 0
     """Number of weights that ZeRO-3 gathers and reduces one by one while the GPU waits; a kernel copies the part of
     every rank (DeepSpeed of 2021, runtime/zero/partition_parameters.py _allgather_param). 0 for FSDP and for ZeRO-3

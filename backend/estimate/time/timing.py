@@ -153,6 +153,7 @@ def execution(job: Job, shape: ModelShape, memory: MemoryTraits, layers: ModelLa
         reduced_bytes=(4 if training.precision == "fp32" else 2) if traits.is_fsdp else None,
         reduces_once=traits.is_fsdp,
         keeps_gathered=traits.is_fsdp and not parallel.fsdp.reshard_after_forward,
+        gathers_once=traits.is_fsdp and not parallel.fsdp.reshard_after_forward and parallel.fsdp.version == 1,
         liger=kernels_of(job, shape.model_type),
         stops_early=not megatron and not would_be_reentrant(job),
         megatron=megatron,
