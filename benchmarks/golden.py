@@ -260,6 +260,8 @@ def _library_bytes(row: Mapping[str, Any]) -> float:
 def _plan(row: Mapping[str, Any], args: Mapping[str, Any]) -> Plan:
     tensor, pipeline = number(args, "--tensor-model-parallel-size"), number(args, "--pipeline-model-parallel-size")
     context = number(args, "--context-parallel-size")
+    is_unfused = "local" in (args.get("--transformer-impl"), args.get("--attention-backend"))
+    is_unfused = is_unfused or args.get("--attention-backend") == "unfused"
     # Without a distributed optimizer, only the number of micro-batches in flight depends on the number of replicas.
     world = _world(row) or tensor * pipeline * context
     data = max(1, world // (tensor * pipeline * context))
@@ -288,8 +290,7 @@ def _plan(row: Mapping[str, Any], args: Mapping[str, Any]) -> Plan:
         recompute=recompute,
         recompute_modules=modules if recompute == "selective" else (),
         recompute_layers=number(args, "--recompute-num-layers"),
-        flash_attention=args.get("--attention-backend") not in ("unfused", "local")
-        and args.get("--transformer-impl") != "local",
+        attention="scores" if is_unfused else "fused",
         attention_dropout=float(args.get("--attention-dropout", 0.1)) > 0,
         context_a2a="a2a" in row["case"] and context > 1,
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.estimate.time.time_context import AttentionKernel
+from backend.job.attention import AttentionKind
 
 OLD_TE_LOSS_BYTES, OLD_TE_LOSS_MOVED = 2, (6, 4)
 """Transformer Engine's cross entropy up to 2.17, which published runs used: bytes per logit at the peak, and bytes
@@ -47,7 +47,7 @@ class Habits:
     """ZeRO-3 is DeepSpeed's of 2021 (v0.4)."""
     attention_pace: float = 1.0
     """Attention speed relative to FlashAttention 2."""
-    attention: AttentionKernel | None = None
+    attention: AttentionKind = "fused"
     """The kernel of attention, if it is not the usual one."""
     cudnn_on_blackwell: bool = False
     """torch's attention is cuDNN's on Blackwell."""
@@ -169,9 +169,11 @@ def habits_of(row: Mapping[str, Any]) -> Habits:
     return habits
 
 
-def attention_kernel(row: Mapping[str, Any]) -> AttentionKernel | None:
-    """Return the kernel of attention that a row or its source tells; None for the usual one."""
+def attention_kind(row: Mapping[str, Any]) -> AttentionKind:
+    """Return what computes the attention of a row, as the row or its source tells."""
     notes, habits = str(row.get("notes")), habits_of(row)
+    if not habits.flash or "eager attention" in notes:
+        return "scores"
     if "FlashAttention 3" in notes or "FlashAttention 4" in notes:
         return "flash_3"
     if "attention of Transformer Engine" in notes or (habits.cudnn_on_blackwell and "B200" in str(row.get("hardware"))):

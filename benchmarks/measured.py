@@ -205,7 +205,7 @@ def _megatron_plan(row: Mapping[str, Any]) -> Plan:
         expert_tensor=row.get("etp") or 1,
         data=data,
         sequence_parallel=sequence_parallel(row["source"], tensor, str(row.get("recompute") or "none")),
-        flash_attention=habits_of(row).flash,
+        attention="fused" if habits_of(row).flash else "scores",
         sequence_length=_largest_tokens(row),
         micro_batch=micro_batch * sequences(method),
         micro_batches=max(1, (row.get("gbs") or micro_batch * data) // (micro_batch * data)),

@@ -131,6 +131,7 @@ def _stage_memory(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTra
     plan = Plan(
         data=data,
         context=row.get("cp") or 1,
+        attention="math" if _runs_math_kernel(row) else "fused",
         sequence_length=needed(row, "seq"),
         micro_batch=micro_batch * sequences(row.get("method") or ""),
         micro_batches=max(1, (counted or micro_batch * data) // (micro_batch * data)),
@@ -262,6 +263,8 @@ def _fuses_functions(row: Mapping[str, Any]) -> bool:
 def _runs_math_kernel(row: Mapping[str, Any]) -> bool:
     """Return whether torch's SDPA computes attention over shared keys with its math kernel: on GPUs without
     FlashAttention, since transformers asks for shared keys (pull request 39412 of 2025-07)."""
+    if not _is_script(row) and row.get("framework") != "transformers":
+        return False
     has_no_flash_attention = re.search(r"\b(V100|T4|RTX 8000)\b", str(row.get("hardware")))
     return bool(has_no_flash_attention and re.search(r"\b202[6-9]\b", str(row.get("notes"))))
 
@@ -287,7 +290,6 @@ def _tuning(row: Mapping[str, Any]) -> Tuning:
         fused_head_norms=fused,
         fused_functions=fused,
         drops=bool(re.search(r"lora_dropout=0\.\d", method)),
-        math_attention=_runs_math_kernel(row),
         upcasts_rest=row.get("base_bytes") == 4 or (quantised and not _is_script(row) and habits_of(row).upcasts_rest),
         pairs="rlhf_type=dpo" in method,
         reference="rlhf_type=dpo" in method,

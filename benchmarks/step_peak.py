@@ -255,6 +255,7 @@ def _formula(case: Case) -> float:
     if case.frozen or (case.lora and case.sees):
         trained = Trained(tower=False, merger=False, deep_stack=False)
     plan = Plan(
+        attention="scores" if case.config.model_type in EAGER else "fused",
         sequence_length=SEQUENCE,
         micro_batch=BATCH,
         micro_batches=case.accumulation,
@@ -264,13 +265,11 @@ def _formula(case: Case) -> float:
         image_keys=vision.keys if vision else 0,
     )
     targets = ",".join(NAMED_TARGETS.get(case.config.model_type, ["all"]))
-    is_eager = case.config.model_type in EAGER
     method: Method = "lora" if case.lora else "full"
     tuning = Tuning(
         trained=trained,
         method=method,
         lora_targets=targets,
-        eager_attention=is_eager,
         fused_norms=case.liger,
         fused_head_norms=case.liger,
         fused_functions=case.liger,

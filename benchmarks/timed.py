@@ -21,7 +21,7 @@ from backend.job.model.operators import Linear
 from backend.job.problems import ProblemsError
 from backend.job.traits import TRAITS
 from benchmarks.errors import Skip
-from benchmarks.habits import ANYONE, OLD_TE_LOSS_MOVED, Habits, attention_kernel, habits_of
+from benchmarks.habits import ANYONE, OLD_TE_LOSS_MOVED, Habits, habits_of
 from benchmarks.machines import machine_name, published_gpu, published_machine
 from benchmarks.micro_batch import fastest_that_fits
 from benchmarks.named_shapes import named_shape
@@ -87,7 +87,7 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
     if recipe.recompute_modules:
         plan = replace(plan, recompute="selective", recompute_modules=recipe.recompute_modules)
     if not published_gpu(str(row.get("hardware"))).supports_bf16:
-        plan = replace(plan, flash_attention=False)
+        plan = replace(plan, attention="scores")
     check_ranks(plan, size(row, "gpus"))
     method = str(row.get("method") or "").lower()
     adapters = "lora" in method or "peft" in method
@@ -188,7 +188,6 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         compiled="compile" in notes and (habits.fsdp or habits is ANYONE),
         memory=memory,
         sums_apart=habits.sums_apart,
-        attention=attention_kernel(row),
         attention_pace=habits.attention_pace,
         stops_early=habits.stops_early,
         keeps_gathered=keeps_gathered(row),

@@ -14,7 +14,7 @@ from backend.estimate.time.time_context import Execution
 from backend.job.liger import ALL, NONE, Kernels
 from backend.job.memory_traits import LIGER_LOSS_MOVED, MemoryTraits
 from backend.job.traits import TRAITS, EngineTraits
-from benchmarks.habits import attention_kernel, habits_of
+from benchmarks.habits import habits_of
 from benchmarks.shapes import NotModelled
 
 FORMS: Mapping[str, Traffic] = {
@@ -50,7 +50,6 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
         keeps_gathered=keeps_gathered(row),
         liger=_liger(row),
         fetches_modules=traits.zero_stage == 3,
-        attention=attention_kernel(row),
         attention_pace=habits_of(row).attention_pace,
         stops_early=habits_of(row).stops_early,
         megatron=False,

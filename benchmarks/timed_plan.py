@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.estimate.plan import Plan
-from benchmarks.habits import Habits
+from benchmarks.habits import Habits, attention_kind
 from benchmarks.shapes import NotModelled
 
 
@@ -69,7 +69,7 @@ def timed_plan(row: Mapping[str, Any], habits: Habits, layers: int) -> Plan:
         micro_batch=micro_batch,
         micro_batches=max(1, micro_batches),
         distributed_optimizer=size(row, "zero", 1) > 0 if row.get("zero") != 0 else False,
-        flash_attention=habits.flash and "eager attention" not in str(row.get("notes")),
+        attention=attention_kind(row),
         context_a2a="SimuMax" in source and context > 1,
         **layer_cut(layers, pipeline * virtual),
         **_recompute(recompute),

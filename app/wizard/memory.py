@@ -5,7 +5,7 @@ from typing import Any
 from app.wizard.draft_state import DraftState
 from backend.estimate import TERMS, Estimate, Product, StageEstimate, explain
 from backend.estimate.plan import plan_of
-from backend.job.attention import is_fused
+from backend.job.attention import attention_kind
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -34,7 +34,7 @@ def memory(state: DraftState) -> dict[str, Any] | None:
 
 def _largest_tokens(job: Job, shape: ModelShape, gpu: Gpu) -> int | None:
     """Return the tokens of the largest micro-batch. None if all its sequences are full."""
-    plan = plan_of(job, None, flash_attention=is_fused(job, shape, gpu))
+    plan = plan_of(job, None, attention=attention_kind(job, shape, gpu))
     is_full = plan.sequence_length == job.training.cutoff_len
     return None if is_full else round(float(plan.micro_batch * plan.sequence_length))
 

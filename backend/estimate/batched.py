@@ -36,7 +36,7 @@ from backend.estimate.time.calibrated import time_ratio
 from backend.estimate.time.efficiency import Machine
 from backend.estimate.time.step_time import MicroBatch
 from backend.estimate.time.timing import COMMUNICATION, micro_batch_of, step_of, time_context_of, timed_machine
-from backend.job.attention import is_fused
+from backend.job.attention import attention_kind
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -269,7 +269,7 @@ def _plan_of(
     job: Job, shape: ModelShape, gpu: Gpu, choices: tuple[tuple[str, tuple[str, ...]], ...], columns: Columns
 ) -> Plan:
     return replace(
-        plan_of(job, shape.vision, flash_attention=is_fused(job, shape, gpu)),
+        plan_of(job, shape.vision, attention=attention_kind(job, shape, gpu)),
         recompute_choices=effective_choices(job, shape.model_type, choices),
         recompute_choice=as_sizes(columns["parallel.recompute"]),
         # A Number that is an array may hold integers.

@@ -35,7 +35,7 @@ from backend.estimate.plan import Plan, plan_of_model, unsplit
 from backend.estimate.time.calibrated import calibrated_on, probed_on, reserved_ratio
 from backend.estimate.time.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.time.timing import Speed, speed_of
-from backend.job.attention import is_fused, masks_packs, runs_math_kernel, stores_scores
+from backend.job.attention import attention_kind, masks_packs
 from backend.job.job import Job
 from backend.job.liger import kernels_of
 from backend.job.memory_traits import MemoryTraits
@@ -252,7 +252,7 @@ def estimate_memory(
     check_modelled(job, shape)
     traits = memory_traits(job, shape, gpu)
     layers, trained = layers_of_job(job, shape), trained_parts(job, shape)
-    plan = plan or plan_of_model(job, shape, flash_attention=is_fused(job, shape, gpu))
+    plan = plan or plan_of_model(job, shape, attention=attention_kind(job, shape, gpu))
     if job.traits.is_megatron:
         run = run_of(job, trained)
         costs = costs or plan_costs(layers, plan, traits, run)
@@ -323,8 +323,6 @@ def tuning_of(job: Job, shape: ModelShape, trained: Trained, gpu: Gpu) -> Tuning
         fused_head_norms=kernels.head_norms,
         fused_functions=kernels.functions,
         single_precision=training.precision == "fp32",
-        eager_attention=stores_scores(job, shape),
-        math_attention=runs_math_kernel(job, shape, gpu),
         masks_packs=masks_packs(job),
         pairs=training.stage in ("dpo", "kto"),
         reference=job.has_reference,

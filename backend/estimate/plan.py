@@ -11,6 +11,7 @@ from backend.estimate.array_ops import Array, Flag, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.padded_packs import is_padded, largest_pack
 from backend.estimate.memory.worst_microbatch import worst_microbatch_length
+from backend.job.attention import AttentionKind
 from backend.job.batch import padding
 from backend.job.checkpointing import can_checkpoint, recomputes_tower
 from backend.job.job import Job, Parallel
@@ -56,8 +57,8 @@ class Plan:
     account_for_loss: bool = False
     pipeline_layout: tuple[int, ...] | None = None
     """Layers of each piece, chunk after chunk; None for equal pieces."""
-    flash_attention: bool = True
-    """False on GPUs without flash attention, where attention probabilities are stored."""
+    attention: AttentionKind = "fused"
+    """What computes attention."""
     concatenated: bool = True
     """Whether the sequences of a micro-batch are joined to one. Only ms-swift's Megatron does so."""
     attention_dropout: bool = False
@@ -157,7 +158,7 @@ class Plan:
         return self.images / self.micro_batch * self.image_keys
 
 
-def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = True) -> Plan:
+def plan_of(job: Job, vision: VisionShape | None, *, attention: AttentionKind = "fused") -> Plan:
     """Return the plan of a job. Hugging Face engines have data parallelism only."""
     training, parallel = job.training, job.parallel
     split = parallel if job.traits.is_megatron else _UNSPLIT
@@ -166,7 +167,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     concatenated = padding(job) == "nothing"
     return Plan(
         data=job.data_parallel,
-        sequence_length=_memory_length(job, flash_attention and concatenated),
+        sequence_length=_memory_length(job, attention != "scores" and concatenated),
         attended=largest_pack(job).attended if is_padded(job) else None,
         micro_batch=sequences,
         micro_batches=job.accumulation,
@@ -174,7 +175,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         recompute_modules=(parallel.recompute_modules or ("core_attn",)) if recompute == "selective" else (),
         recompute_layers=parallel.recompute_num_layers or 1,
         recomputes_tower=recomputes_tower(job),
-        flash_attention=flash_attention,
+        attention=attention,
         concatenated=concatenated,
         # With cross-attention a batch without images gets a picture (backend/estimate/model/cross_attention.py).
         images=sequences * max(training.images_per_sample, int(vision.keys > 0)) if vision else 0,
@@ -206,9 +207,9 @@ def _memory_length(job: Job, packs_tightly: Flag) -> Number:
     return worst_microbatch_length(job) if packs_tightly else job.longest_sequence
 
 
-def plan_of_model(job: Job, shape: ModelShape, *, flash_attention: bool = True) -> Plan:
+def plan_of_model(job: Job, shape: ModelShape, *, attention: AttentionKind = "fused") -> Plan:
     """Return the plan of a job as its engine carries it out with this model."""
-    plan = plan_of(job, shape.vision, flash_attention=flash_attention)
+    plan = plan_of(job, shape.vision, attention=attention)
     if can_checkpoint(job, shape.model_type):
         return plan
     return replace(plan, recompute="none", recompute_modules=())

@@ -1,10 +1,25 @@
 """Which attention an engine runs with a model: a fused kernel, or one that stores the matrix of scores."""
 
+from collections.abc import Mapping
+from typing import Literal
+
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.model.attention_shape import WIDEST_HEAD
 from backend.job.presets import Gpu
 
+AttentionKind = Literal["fused", "flash_2", "cudnn", "flash_3", "sdpa", "math", "scores"]
+"""What computes attention, for memory and for time.
+
+- `fused`: the usual fused kernel of the modules: cuDNN's in Transformer Engine's, FlashAttention 2 in torch's;
+- `flash_2`, `cudnn`, `flash_3`: that kernel, where it is not the usual one. `flash_3` is FlashAttention 3 or 4 with the
+  instructions of Hopper or of Blackwell;
+- `sdpa`: torch's scaled_dot_product_attention: FlashAttention 2 without a mask, the memory-efficient kernel with one
+  (torch 2.13 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp can_use_flash_attention, check_for_attn_mask);
+- `math`: the same where it has no FlashAttention: the math kernel, which stores scores, where query heads share keys
+  without a mask, and elsewhere the memory-efficient kernel;
+- `scores`: products and a softmax that stores the matrix of scores.
+"""
 UNFUSED_BACKENDS = ("unfused", "local")
 """Values of Megatron-Core's `attention_backend` that store scores."""
 EAGER_IN_SWIFT = ("gemma3", "gemma3_text")
@@ -27,28 +42,50 @@ HOPPER = 9.0
 """Compute capability of the only GPUs on which that kernel computes sinks: `S aux is currently only supported for
 Hopper GPUs` (huggingface/kernels-community 40d4194f vllm-flash-attn3/flash-attn/flash_api_stable.cpp mha_fwd; builds
 before its pull request 313 left the sinks out instead)."""
+AMPERE = 8.0
+"""The least compute capability with FlashAttention: torch's SDPA has it for `[sm80, sm121]` (torch 2.13 sdp_utils.cpp
+check_flash_attention_hardware_support), and Transformer Engine leaves only unfused attention for less
+(NVIDIA/TransformerEngine d0067d0 and v2.9 pytorch/attention/dot_product_attention/utils.py get_attention_backend:
+`Disabling FusedAttention for compute capability < sm80`). It has products and norms for 7.0 if it is built with CUDA 12
+(common/CMakeLists.txt), although its README begins its list of GPUs with Ampere."""
 FUSED_WITHOUT_PADDING = 9.0
 """The least compute capability with fused attention for concatenated samples: `F16/BF16 fused attention with THD format
 requires sm90 or later` (NVIDIA/TransformerEngine d0067d0 transformer_engine/common/fused_attn/fused_attn.cpp
 nvte_get_fused_attn_backend_v2; version 2.9 has the same condition)."""
 
 
-def is_fused(job: Job, shape: ModelShape, gpu: Gpu) -> bool:
-    """Return whether attention runs as a fused kernel. FlashAttention needs a GPU with bf16."""
-    return gpu.supports_bf16 and job.training.precision != "fp32" and not stores_scores(job, shape)
+def attention_kind(job: Job, shape: ModelShape, gpu: Gpu) -> AttentionKind:
+    """Return what computes the attention of a job on a GPU."""
+    if stores_scores(job, shape):
+        return "scores"
+    asked = megatron_backend(job) if job.traits.is_megatron else implementation(job, shape)
+    if asked == "sdpa":
+        return _of_sdpa(job, gpu)
+    if job.training.precision == "fp32" or not has_flash_attention(gpu):
+        # Rules refuse a Hugging Face job that asks for FlashAttention on such a GPU.
+        return "scores"
+    if asked in _NEWEST:
+        first, last = _NEWEST[asked]
+        capability = HOPPER if gpu.compute_capability is None else gpu.compute_capability
+        return "flash_3" if first <= capability < last else "flash_2"
+    return "flash_2" if asked in ("flash_2", FLASH_ATTENTION) else "fused"
 
 
-def runs_math_kernel(job: Job, shape: ModelShape, gpu: Gpu) -> bool:
-    """Return whether torch's SDPA runs its math kernel, which stores scores, where query heads share keys.
+def has_flash_attention(gpu: Gpu) -> bool:
+    """Return whether FlashAttention and cuDNN's attention have kernels for a GPU."""
+    return gpu.supports_bf16 and (gpu.compute_capability is None or gpu.compute_capability >= AMPERE)
+
+
+def _of_sdpa(job: Job, gpu: Gpu) -> AttentionKind:
+    """Return what torch's SDPA runs.
 
     Without a mask, transformers asks SDPA for shared keys (5.6.0 integrations/sdpa_attention.py use_gqa_in_sdpa). Of
     torch's kernels, FlashAttention and the math kernel take them (2.13 nn/functional.py scaled_dot_product_attention,
-    `enable_gqa`; pull request 191085 adds the memory-efficient one). FlashAttention needs 16 bits and a GPU with bf16.
+    `enable_gqa`; pull request 191085 adds the memory-efficient one). FlashAttention needs 16 bits.
     """
-    has_flash_attention = gpu.supports_bf16 and job.training.precision != "fp32"
-    if has_flash_attention or job.traits.is_megatron or masks_packs(job):
-        return False
-    return implementation(job, shape) == "sdpa"
+    if has_flash_attention(gpu) and job.training.precision != "fp32":
+        return "sdpa"
+    return "sdpa" if masks_packs(job) else "math"
 
 
 def stores_scores(job: Job, shape: ModelShape) -> bool:
@@ -174,6 +211,19 @@ _NAMES = {
 
 _MEGATRON_FLASH_ATTENTION = ("flash", "flash_2")
 """Values of ms-swift's `attention_backend` that take the package flash-attn."""
+
+
+_NEWEST: Mapping[str, tuple[float, float]] = {
+    "flash_3": (HOPPER, NO_FLASH_ATTENTION_3),
+    "flash_4": (HOPPER, 12.0),
+    FLASH_ATTENTION_3: (HOPPER, NO_FLASH_ATTENTION_3),
+    "flash_attention_4": (HOPPER, 12.0),
+    SINKS_KERNEL: (HOPPER, NO_FLASH_ATTENTION_3),
+}
+"""The engines' names of FlashAttention 3 and 4, with the first compute capability with fast kernels and the first
+without them. Elsewhere both have kernels with the instructions of Ampere, which are those of FlashAttention 2
+(Dao-AILab/flash-attention 0251105 hopper/setup.py `_sm80.cu`; flash_attn/cute/interface.py: `SM80/SM120: uses SM80
+MMA`)."""
 
 
 def _default(shape: ModelShape) -> str:

@@ -6,16 +6,20 @@ import pytest
 
 from backend.estimate.estimate import estimate
 from backend.estimate.memory.stage import Trained
+from backend.estimate.model.load import Load
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
+from backend.estimate.time.attention_time import attention_seconds
 from backend.estimate.time.efficiency import default_efficiency, machine_of
+from backend.estimate.time.kernels import layer_kernels
 from backend.estimate.time.step_time import kind_passes
 from backend.estimate.time.time_context import Execution, TimeContext
+from backend.job.attention import attention_kind as attention_kind_of
 from backend.job.cluster import Cluster
 from backend.job.job import Model
 from backend.job.memory_traits import MEGATRON_LM_MEMORY
 from backend.job.presets import gpus, resolve_model
-from benchmarks.habits import attention_kernel
+from benchmarks.habits import attention_kind
 from tests.estimate.cases import TP2_PP2_VPP2, job
 
 LONG = {"training.cutoff_len": 32768, "training.packing": True, "training.micro_batch_size": 1}
@@ -82,7 +86,7 @@ def test_eager_attention_of_transformers_moves_more_than_unfused_attention_of_me
     times = []
     for fused in (True, False):
         run = Execution(memory=MEGATRON_LM_MEMORY, fused=fused, megatron=fused)
-        plan = replace(PLAN, sequence_length=16384, flash_attention=False)
+        plan = replace(PLAN, sequence_length=16384, attention="scores")
         context = TimeContext(plan=plan, machine=machine, efficiency=default_efficiency(), run=run)
         layers = model_layers(resolve_model(Model(preset="llama-3.1-8b")))
         times.append(kind_passes(layers, context, Trained()).kinds[0].forward.compute)
@@ -96,10 +100,71 @@ def test_eager_attention_of_transformers_moves_more_than_unfused_attention_of_me
         ({"source": "a", "notes": "FSDP 2, FlashAttention 3 #1"}, "flash_3"),
         ({"source": "a", "notes": "attention of Transformer Engine"}, "cudnn"),
         ({"source": "torchtitan issue", "hardware": "B200", "notes": "FSDP2"}, "cudnn"),
-        ({"source": "torchtitan issue", "hardware": "H100", "notes": "FSDP2"}, None),
+        ({"source": "torchtitan issue", "hardware": "H100", "notes": "FSDP2"}, "fused"),
         ({"source": "ml-engineering: GPUs", "hardware": "B200"}, "flash_3"),
-        ({"source": "a", "notes": "FlashAttention 2"}, None),
+        ({"source": "a", "notes": "FlashAttention 2"}, "fused"),
     ],
 )
 def test_a_published_row_names_its_kernel(row, kernel):
-    assert attention_kernel(row) == kernel
+    assert attention_kind(row) == kernel
+
+
+@pytest.mark.parametrize(
+    ("gpu", "asked", "kind"),
+    [
+        ("h100-80g", "flash_attention_3", "flash_3"),
+        ("h100-80g", "flash_attention_4", "flash_3"),
+        ("b200-180g", "flash_attention_4", "flash_3"),
+        # The kernels that FlashAttention 3 and 4 have for these GPUs use the instructions of FlashAttention 2's.
+        ("a100-80g", "flash_attention_3", "flash_2"),
+        ("a100-80g", "flash_attention_4", "flash_2"),
+        ("l40s-48g", "flash_attention_3", "flash_2"),
+        ("rtx5090-32g", "flash_attention_4", "flash_2"),
+        ("a100-80g", "flash_attention_2", "flash_2"),
+        ("a100-80g", None, "sdpa"),
+        ("v100-32g", None, "math"),
+        ("a100-80g", "eager", "scores"),
+    ],
+)
+def test_a_gpu_runs_the_kernels_that_it_has(gpu, asked, kind):
+    extra = {"attn_impl": asked} if asked else {}
+    tried = job(QWEN, engine="swift-zero3", cluster__gpu=gpu, training__precision="fp16", extra=extra)
+    assert attention_kind_of(tried, resolve_model(tried.model), gpus()[gpu]) == kind
+
+
+def test_flash_attention_3_is_as_fast_as_2_on_ampere():
+    asked = (seconds(HUGGING_FACE, "a100-80g", attn_impl=f"flash_attention_{version}") for version in (2, 3))
+    assert next(asked) == next(asked)
+
+
+@pytest.mark.parametrize("engine", ["llamafactory-megatron", "swift-megatron"])
+def test_transformer_engine_has_no_fused_attention_before_ampere(engine):
+    """Its attention is unfused whatever says that such a GPU computes in bf16."""
+    tried = job(QWEN, engine=engine, training__precision="fp16")
+    turing = replace(gpus()["v100-32g"], compute_capability=7.5, supports_bf16=True)
+    assert attention_kind_of(tried, resolve_model(tried.model), turing) == "scores"
+
+
+def core_s(preset, gpu, attention, precision="fp16", length=4096):
+    """Return the forward and backward seconds of the attention core of a layer."""
+    machine = machine_of(Cluster(gpu=gpu, nodes=1, gpus_per_node=8), gpus()[gpu], precision)
+    run = Execution(memory=MEGATRON_LM_MEMORY, fused=False, megatron=False)
+    plan = replace(PLAN, sequence_length=length, attention=attention)
+    context = TimeContext(plan=plan, machine=machine, efficiency=default_efficiency(), run=run)
+    kind = model_layers(resolve_model(Model(preset=preset))).kinds[0]
+    return attention_seconds(layer_kernels(kind, fused=False), context, Load(tokens=length, length=length)), context
+
+
+def test_shared_keys_run_as_the_math_kernel_without_flash_attention():
+    """32 heads of 128: two products in fp32 over the whole square, and 34 bytes of each score forward (torch 2.13)."""
+    (forward, backward), context = core_s("llama-3.1-8b", "v100-32g", "math")
+    scores = 32 * 4096**2
+    products, moved = 2 * 2 * 128 * scores / context.single_speed, scores / context.machine.memory
+    assert forward == pytest.approx(products + 34 * moved, rel=0.02)
+    assert backward == pytest.approx(2 * products + 28 * moved, rel=0.02)
+
+
+def test_heads_with_keys_of_their_own_have_a_fused_kernel_without_flash_attention():
+    fused, eager = (core_s("llama-2-7b", "v100-32g", kind)[0] for kind in ("math", "scores"))
+    assert fused[0] < 0.5 * eager[0]
+    assert fused == core_s("llama-2-7b", "v100-32g", "sdpa")[0]

@@ -87,7 +87,7 @@ def assert_equal(together, singles, *where):
         {},
         {"recompute": "selective", "recompute_modules": ("core_attn", "layernorm", "moe_act", "mlp")},
         {"recompute": "full", "recompute_layers": 2},
-        {"flash_attention": False, "attention_dropout": True, "offload_fraction": 0.5, "distributed_optimizer": False},
+        {"attention": "scores", "attention_dropout": True, "offload_fraction": 0.5, "distributed_optimizer": False},
     ],
     ids=["plain", "selective", "full", "no flash attention"],
 )

@@ -18,7 +18,7 @@ from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan, plan_of_model
 from backend.estimate.time.kernels import layer_kernels
-from backend.job.attention import is_fused
+from backend.job.attention import attention_kind
 from backend.job.job import Model
 from backend.job.model import parse_model
 from backend.job.model.attention_shape import Indexer, Mla
@@ -107,7 +107,7 @@ def test_a_plan_says_whether_ms_swift_joins_the_sequences_of_a_micro_batch(extra
     """ms-swift 4.6.0 switches padding_free off for `unfused` alone (megatron/model/utils.py _check_padding_free)."""
     the_job, shape = job(engine="swift-megatron", extra=extra), parse_model(GLM_5)
     gpu = resolve_gpu(the_job.cluster)
-    assert plan_of_model(the_job, shape, flash_attention=is_fused(the_job, shape, gpu)).concatenated == concatenated
+    assert plan_of_model(the_job, shape, attention=attention_kind(the_job, shape, gpu)).concatenated == concatenated
 
 
 def test_padding_keeps_scores_within_a_sequence():

@@ -104,7 +104,7 @@ def test_the_largest_term_of_any_stage_is_finite_and_positive(plan):
 def test_flash_attention_keeps_no_probabilities():
     plan = Plan(tensor=8, sequence_parallel=True, data=4, sequence_length=4096, micro_batches=8)
     with_it, without = (
-        worst(DENSE, replace(plan, flash_attention=flash), lambda memory: memory.activations) for flash in (True, False)
+        worst(DENSE, replace(plan, attention=kind), lambda memory: memory.activations) for kind in ("fused", "scores")
     )
     assert without - with_it == pytest.approx(32 * 2 * 32 * 4096 * 4096 / 8)
 

@@ -117,8 +117,8 @@ EAGER = {(512, True): 85.5, (1024, True): 171.8, (512, False): 160.1, (1024, Fal
 def test_attention_that_is_not_fused_stores_its_scores(case):
     length, checkpointing = case
     recompute = "full" if checkpointing else "none"
-    plan = Plan(sequence_length=length, micro_batch=2, micro_batches=1, recompute=recompute)
-    tuning = Tuning(trained=Trained(), eager_attention=True)
+    plan = Plan(sequence_length=length, micro_batch=2, micro_batches=1, recompute=recompute, attention="scores")
+    tuning = Tuning(trained=Trained())
     layers = model_layers(parse_model({"model_type": "llama", **SMALL, "vocab_size": 512}))
     memory = data_parallel_memory(layers, plan, DDP, tuning)
     # On CPU the softmax also needs a copy of its input in fp32.

@@ -31,7 +31,7 @@ TARGETS = {"deepseek_v4": ENTRY_TARGETS, "hy_v4": "all"}
 @pytest.mark.parametrize(("name", "recompute"), PEAKS)
 def test_the_peak_of_a_step_of_adapters_is_near_that_of_torchs_tracker(name, recompute):
     layers = model_layers(parse_model(NEWER_MODELS[name]))
-    plan = Plan(sequence_length=256, micro_batch=2, micro_batches=2, recompute=recompute)
-    tuning = Tuning(trained=Trained(), method="lora", lora_targets=TARGETS[name], eager_attention=True)
+    plan = Plan(sequence_length=256, micro_batch=2, micro_batches=2, recompute=recompute, attention="scores")
+    tuning = Tuning(trained=Trained(), method="lora", lora_targets=TARGETS[name])
     memory = data_parallel_memory(layers, plan, TRAITS["llamafactory-ddp"].memory, tuning)
     assert (memory.peak - STATIC_BYTES) / 2**20 == pytest.approx(PEAKS[name, recompute], rel=0.05)

@@ -125,7 +125,7 @@ def test_a_loss_made_of_log_probabilities_leaves_ligers_other_kernels():
 
 
 def test_a_shared_expert_has_ligers_function_under_ms_swift_and_saves_as_it_does():
-    """SwiGLU saves its two inputs and no product beside them. LLaMA-Factory leaves the class of shared experts alone."""
+    """SwiGLU saves its two inputs and no product beside them. LLaMA-Factory leaves shared experts alone."""
     layers = model_layers(resolve_model(job(QWEN3_NEXT).model))
     kind = next(kind for kind in layers.kinds if any(isinstance(each, Dispatch) for each in kind.operators))
     [shared] = [each for each in kind.operators if isinstance(each, Activation) and each.module == "shared_experts"]

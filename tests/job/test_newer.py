@@ -12,7 +12,6 @@ from backend.estimate import estimate
 from backend.estimate.memory.eager_activations import EagerForm
 from backend.estimate.memory.layer_work import mask_bytes
 from backend.estimate.memory.stage import Trained
-from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapter_parameters
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
@@ -394,9 +393,9 @@ def test_each_head_of_minimax_m3_saves_a_mask_of_its_own():
     full, sparse = (shape.kinds[shape.order[index]] for index in (3, 1))
     plan = Plan(sequence_length=4096, micro_batches=1)
     kinds = dict(zip(shape.kinds, model_layers(shape).kinds, strict=True))
-    tuning, form = Tuning(trained=Trained()), EagerForm()
-    assert mask_bytes(kinds[full], plan, tuning, form) == 0
-    assert mask_bytes(kinds[sparse], plan, tuning, form) == 4 * 2 * 4096
+    form = EagerForm()
+    assert mask_bytes(kinds[full], plan, form) == 0
+    assert mask_bytes(kinds[sparse], plan, form) == 4 * 2 * 4096
 
 
 def test_adapters_on_the_queries_of_minimax_m3_would_be_on_its_indexer_too():

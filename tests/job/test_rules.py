@@ -296,6 +296,13 @@ CASES = [
     *((DENSE, {"engine": "swift-megatron", "cluster.gpu": gpu, "extra": {"attention_backend": backend}},
        "flash_attention_not_on_gpu")
       for gpu, backend in (("b200-180g", "flash_3"), ("a100-80g", "flash_3"), ("a100-80g", "flash_4"))),
+    *((DENSE, {"engine": "swift-megatron", "cluster.gpu": "v100-32g", "training.precision": "fp16", "extra": extra},
+       "flash_attention_not_on_gpu")
+      for extra in ({}, {"attention_backend": "flash_2"}, {"attention_backend": "flash_3"})),
+    (DENSE, {"engine": "swift-megatron", "cluster.gpu": "v100-32g", "training.precision": "fp16",
+             "extra": {"attention_backend": "fused"}}, "fused_needs_hopper"),
+    (DENSE, {"engine": "llamafactory-megatron", "cluster.gpu": "v100-32g", "training.precision": "fp16",
+             "parallel.context": 2}, "unfused_without_context"),
     *((DENSE, {"engine": "llamafactory-zero3", "training.cutoff_len": 99, **PACKS, "extra": extra}, "packs_are_padded")
       for extra in ({}, {"neat_packing": True}, {"neat_packing": True, "flash_attn": "fa2"})),
     *((base, {"engine": "llamafactory-zero3", **PACKS, "training.micro_batch_size": 2, **batch,

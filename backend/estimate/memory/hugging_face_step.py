@@ -245,8 +245,8 @@ def _layer_activations(
     # Checkpointing skips layers without trainable parameters: they save all that they need.
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
-        square = saved_scores(kind, plan, memory, tuning) + mask_bytes(kind, plan, tuning, form)
-        square = square + repeated_keys(kind, tuning, form)
+        square = saved_scores(kind, plan, memory, tuning) + mask_bytes(kind, plan, form)
+        square = square + repeated_keys(kind, plan, tuning, form)
         full = plan.tokens * (eager_bytes(kind, form) + square)
         if kind.of_images:
             full = full + cross_attention_bytes(kind.of_images, plan, form)
@@ -292,14 +292,14 @@ def _tower(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning
     if trained.tower:
         per_patch = per_patch + form.element * vision.kept
         for part in vision.blocks:
-            saved_by_one = (eager_bytes(part.kind, form) + tower_scores(part, seen, tuning)) / part.joined
+            saved_by_one = (eager_bytes(part.kind, form) + tower_scores(part, seen, plan)) / part.joined
             is_checkpointed = plan.full_recompute & part.checkpointed
             kept = choose(is_checkpointed, form.residual * part.kind.hidden / part.joined, saved_by_one)
             per_patch = per_patch + part.count * kept
             live = larger(live, choose(is_checkpointed, saved_by_one, 0.0))
     elif vision.patches_need and tuning.method == "lora":
         form = form._replace(trained=False, adapters=False)
-        each = [eager_bytes(part.kind, form) + tower_scores(part, seen, tuning) for part in vision.blocks]
+        each = [eager_bytes(part.kind, form) + tower_scores(part, seen, plan) for part in vision.blocks]
         frozen = sum(part.count * size / part.joined for part, size in zip(vision.blocks, each, strict=True))
         if not trained.merger:
             frozen = frozen + eager_bytes(vision.merger, form) / merged

@@ -18,6 +18,7 @@ from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind, ModelLayers, TowerPart, operators_of, table_weights
 from backend.estimate.plan import Plan
+from backend.job.attention import AttentionKind
 from backend.job.memory_traits import MemoryTraits
 from backend.job.model.operators import (
     Activation,
@@ -58,13 +59,13 @@ that, and the products of this gradient with both factors of what is added to th
 modeling_qwen4_exp.py; counted in a trace of one step)."""
 
 
-def _score_work(kind: LayerKind, plan: Plan, tuning: Tuning) -> Number:
+def _score_work(kind: LayerKind, plan: Plan) -> Number:
     """Return the bytes per token of gradients of the score matrices of a layer; 0 with fused attention, which stores
     none."""
-    storing = _storing(kind, tuning.eager_attention)
+    storing = _storing(kind, plan.attention)
     each_entry = [FP32_SINKS_WORK if each.sinks == "fp32_logit" else SCORE_WORK for each in storing]
     size = sum(_entries(each) * size for each, size in zip(storing, each_entry, strict=True))
-    return _times_keys(size + MATH_WORK * sum(each.heads for each in _of_math_kernel(kind, tuning)), kind, plan)
+    return _times_keys(size + MATH_WORK * sum(each.heads for each in _of_math_kernel(kind, plan)), kind, plan)
 
 
 def _entries(attention: Attention) -> float:
@@ -75,8 +76,8 @@ def _entries(attention: Attention) -> float:
 def saved_scores(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> Number:
     """Return the bytes per token of the score matrices that a layer saves."""
     in_fp32 = memory.weight_bytes == 4 and tuning.method == "full"
-    size = sum(_entries(each) * _saved_entry(each, in_fp32) for each in _storing(kind, tuning.eager_attention))
-    return _times_keys(size + MATH_SAVED * sum(each.heads for each in _of_math_kernel(kind, tuning)), kind, plan)
+    size = sum(_entries(each) * _saved_entry(each, in_fp32) for each in _storing(kind, plan.attention))
+    return _times_keys(size + MATH_SAVED * sum(each.heads for each in _of_math_kernel(kind, plan)), kind, plan)
 
 
 def _saved_entry(attention: Attention, in_fp32: bool) -> int:
@@ -88,10 +89,10 @@ def _saved_entry(attention: Attention, in_fp32: bool) -> int:
     return SCORE_SAVED + OF_SOFTCAP * attention.softcap
 
 
-def tower_scores(part: TowerPart, seen: Number, tuning: Tuning) -> Number:
+def tower_scores(part: TowerPart, seen: Number, plan: Plan) -> Number:
     """Return the bytes per row of the score matrices that a block of a tower saves; a row attends to `seen` patches."""
     size: Number = 0
-    for each in operators_of(part.kind, Attention) if tuning.eager_attention else ():
+    for each in operators_of(part.kind, Attention) if plan.attention == "scores" else ():
         keys = seen / part.joined
         size = size + SCORE_SAVED * each.heads * (smaller(each.window, keys) if each.window else keys)
     return size
@@ -105,49 +106,43 @@ def _times_keys(size: float, kind: LayerKind, plan: Plan) -> Number:
 
 
 @lru_cache(maxsize=1024)
-def _storing(kind: LayerKind, eager_attention: bool) -> tuple[Attention, ...]:
+def _storing(kind: LayerKind, attention: AttentionKind) -> tuple[Attention, ...]:
     """Return the attention cores that store their scores."""
-    return tuple(each for each in operators_of(kind, Attention) if eager_attention or each.stores_scores)
+    return tuple(each for each in operators_of(kind, Attention) if attention == "scores" or each.stores_scores)
 
 
-def _of_math_kernel(kind: LayerKind, tuning: Tuning) -> tuple[Attention, ...]:
-    """Return the attention cores that run as the math kernel. A window and chosen keys need a mask, with which
-    transformers repeats the keys."""
-    return _sharing_keys(kind) if tuning.math_attention else ()
+def _of_math_kernel(kind: LayerKind, plan: Plan) -> tuple[Attention, ...]:
+    """Return the attention cores that run as the math kernel."""
+    return _sharing_keys(kind) if plan.attention == "math" else ()
 
 
 @lru_cache(maxsize=1024)
 def _sharing_keys(kind: LayerKind) -> tuple[Attention, ...]:
-    """Return the attention cores without a mask whose query heads share keys."""
-    cores = operators_of(kind, Attention)
-    has_mask = [each.stores_scores or each.window or each.masked or each.cross or not each.causal for each in cores]
-    return tuple(
-        each for each, masked in zip(cores, has_mask, strict=True) if each.heads > each.kv_heads and not masked
-    )
+    return tuple(each for each in operators_of(kind, Attention) if each.shares_keys)
 
 
-def mask_bytes(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -> Number:
+def mask_bytes(kind: LayerKind, plan: Plan, form: EagerForm) -> Number:
     """Return the bytes per token of the masks of chosen keys that fused attention saves in the precision of queries;
     unfused attention adds them to its scores."""
     masks = sum(each.masked * each.mask_heads for each in operators_of(kind, Attention))
-    if not masks or tuning.eager_attention:
+    if not masks or plan.attention == "scores":
         return 0
     size: Number = masks * form.element * plan.sequence_length
     return size
 
 
-def repeated_keys(kind: LayerKind, tuning: Tuning, form: EagerForm) -> int:
+def repeated_keys(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -> int:
     """Return the bytes per token of keys and values that SDPA saves once for every query head if there is a mask
     (transformers 5.6.0 integrations/sdpa_attention.py use_gqa_in_sdpa).
 
     The math kernel saves them in fp32, and the queries, instead of what a fused kernel saves.
     """
-    if tuning.math_attention:
-        cores = _of_math_kernel(kind, tuning)
+    if plan.attention == "math":
+        cores = _of_math_kernel(kind, plan)
         whole = 4 * sum(each.heads * (2 * each.key_dim + each.value_dim) for each in cores)
         shared = sum(each.heads * each.key_dim + each.kv_heads * (each.key_dim + each.value_dim) for each in cores)
         return whole - form.element * shared
-    if not tuning.masks_packs or tuning.eager_attention:
+    if not tuning.masks_packs or plan.attention == "scores":
         return 0
     repeated = [each for each in operators_of(kind, Attention) if not each.masked and not each.cross]
     return sum(form.element * (each.heads - each.kv_heads) * (each.key_dim + each.value_dim) for each in repeated)
@@ -159,7 +154,7 @@ def layer_work(
     """Return the bytes that a layer needs in its backward pass beside what is saved: in that of the FFN's projections,
     or before it."""
     # The gradients of the FFN, or of the scores of attention if they are stored and need more.
-    ffn = plan.tokens * larger(_function_bytes(kind, form), _score_work(kind, plan, tuning))
+    ffn = plan.tokens * larger(_function_bytes(kind, form), _score_work(kind, plan))
     copies = plan.tokens * _copies_bytes(kind, form)
     ffn = ffn + copies * COPIES_IN_FFN
     # The gradient of one weight in 16 bits, and its fp32 copy.
@@ -217,7 +212,7 @@ def _index_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning: Tuni
     if indexer.spreads_keys:
         spread = choose(plan.micro_batch > 1, element * indexer.key_dim * plan.sequence_length, 0)
     at_once = queries + entries + larger(entries, cast + spread) + _residual_bytes(kind, form)
-    later = _saved_after(kind, indexer, form) + mask_bytes(kind, plan, tuning, form)
+    later = _saved_after(kind, indexer, form) + mask_bytes(kind, plan, form)
     return larger(at_once - later - saved_scores(kind, plan, memory, tuning), 0)
 
 
@@ -234,7 +229,7 @@ def _block_mask_bytes(kind: LayerKind, plan: Plan, memory: MemoryTraits, tuning:
     [indexer] = indexers
     entries = max(8 * indexer.heads, (3 + 2 * form.element) * indexer.masked_heads)
     at_once = entries * plan.sequence_length + _residual_bytes(kind, form)
-    later = _saved_after(kind, indexer, form) + mask_bytes(kind, plan, tuning, form)
+    later = _saved_after(kind, indexer, form) + mask_bytes(kind, plan, form)
     return larger(at_once - later - saved_scores(kind, plan, memory, tuning), 0)
 
 

@@ -80,7 +80,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         again = _by_modules(plan, kind, recomputed_bytes, memory.fp8)
         revived = scale * _spread(again, plan, attention)
     work = scale * ffn_gradients(kind, plan, adapters)
-    if attention and not plan.flash_attention:
+    if attention and plan.attention == "scores":
         kept, recomputed, needed = _scores(attention, plan, memory, scale)
         saved, revived, work = saved + kept, revived + recomputed, larger(work, needed)
     core = NOTHING
@@ -93,7 +93,8 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
 
     def products() -> Explanation:
         units = choose(plan.full_recompute, plan.recompute_layers, 1)
-        work_name = "workspace_ffn" if plan.flash_attention or not attention else "workspace_attention"
+        stores_scores = attention is not None and plan.attention == "scores"
+        work_name = "workspace_attention" if stores_scores else "workspace_ffn"
         backward = joined(gradient, largest_piece(token_piece(work_name, work, plan), core))
         workspace = largest_piece(backward, token_piece("workspace_experts", copies, plan))
         return joined(token_piece("activations_recomputed", revived, plan, layers=units), workspace).products()

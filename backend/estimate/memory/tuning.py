@@ -36,10 +36,6 @@ class Tuning:
     """As in EagerForm."""
     single_precision: bool = False
     """fp32 without autocast."""
-    eager_attention: bool = False
-    """Attention is transformers' eager one, which stores the score matrix, and not a fused kernel."""
-    math_attention: bool = False
-    """Where query heads share keys, attention is the math kernel of torch's SDPA, which computes and stores in fp32."""
     masks_packs: bool = False
     """Every packed sequence has a mask of all pairs of its tokens."""
     pairs: bool = False

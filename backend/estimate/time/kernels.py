@@ -116,6 +116,8 @@ class LayerKernels:
     """Elements of queries and outputs, which an all-to-all exchanges with keys and values."""
     stores_scores: bool = False
     """As in Attention (backend/job/model/operators.py)."""
+    shares_keys: bool = False
+    """As in Attention."""
 
 
 @lru_cache(maxsize=2048)
@@ -132,12 +134,13 @@ def layer_kernels(
     `liger` has the parts of Hugging Face's modules that Liger's kernels compute.
     """
     sums: dict[str, float] = {}
-    causal, window, stores_scores = True, 0, False
+    causal, window, stores_scores, shares_keys = True, 0, False, False
     for index, operator in enumerate(kind.operators):
         if only is not None and not {*_modules(kind, index)} & {*only}:
             continue
         if isinstance(operator, Attention):
-            causal, window, stores_scores = operator.causal, operator.window, operator.stores_scores
+            causal, window = operator.causal, operator.window
+            stores_scores, shares_keys = operator.stores_scores, operator.shares_keys
         sums_of_operator = operator_kernels(operator, kind.hidden, fused, routing, rope_fused, liger)
         for where in ("split", "whole", "expert"):
             if f"moved_{where}" in sums_of_operator:
@@ -146,7 +149,9 @@ def layer_kernels(
             sums_of_operator.setdefault("small_kernels_back", STARTED_BACKWARD * sums_of_operator["small_kernels"])
         for name, value in sums_of_operator.items():
             sums[name] = sums.get(name, 0.0) + value
-    return LayerKernels(**sums, fused=fused, causal=causal, window=window, stores_scores=stores_scores)
+    return LayerKernels(
+        **sums, fused=fused, causal=causal, window=window, stores_scores=stores_scores, shares_keys=shares_keys
+    )
 
 
 def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:

@@ -7,13 +7,14 @@ start of every kernel, and exposed communication.
 from dataclasses import replace
 from functools import lru_cache, reduce
 
-from backend.estimate.array_ops import ZERO, Number, choose, larger, smaller
+from backend.estimate.array_ops import ZERO, Number, choose, larger
 from backend.estimate.memory.megatron_sparse import keys_of
 from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.load import Load
 from backend.estimate.plan import Choice
 from backend.estimate.time.adapter_work import adapter_work
+from backend.estimate.time.attention_time import ATTENTION_BACKWARD, attention_seconds, more_kernels
 from backend.estimate.time.communication import (
     Group,
     exchange_seconds,
@@ -29,21 +30,6 @@ from backend.estimate.time.passes import NO_EXTRA, NO_PASS, Extra, Pass, Passes
 from backend.estimate.time.time_context import TimeContext
 from backend.job.liger import NONE
 from backend.job.model.operators import Linear, Parameters
-
-ATTENTION_BACKWARD = 2.5
-"""Fused attention computes the scores again in the backward pass: five products instead of two."""
-
-UNFUSED_KERNELS = 4
-"""Kernels of unfused attention beyond the fused kernel: megatron-core's dot_product_attention.py has two products,
-softmax, dropout and a copy of the context, and twice as many in the backward pass."""
-
-UNFUSED_SCORES = (13, 26)
-"""Bytes per entry of the score matrix in unfused attention, forward and backward: product 2, softmax 4, dropout 5,
-product 2."""
-EAGER_SCORES = (24, 28)
-"""The same in transformers' eager attention (5.6.0 modeling_llama.py eager_attention_forward): product 2, scaling 4,
-mask 4, softmax in fp32 6, cast 6, product 2. Backward reads the fp32 output of the softmax, and casts and scales
-again."""
 
 
 def layer_passes(
@@ -172,7 +158,7 @@ def _passes(
     gemm, weights = gemm_seconds(layer, time_context, load)
     attention = attention_back = context = context_back = ZERO
     if layer.attention:
-        attention, attention_back = _attention(layer, time_context, load)
+        attention, attention_back = attention_seconds(layer, time_context, load)
         if not is_single_rank(load.context):
             context, context_back = _context(layer, time_context, load, attention, attention_back)
     if layer.recurrence:
@@ -219,8 +205,8 @@ def _kernels(layer: LayerKernels, time_context: TimeContext, load: Load) -> Numb
     kernels: Number = layer.kernels
     if layer.outputs_gathered:
         kernels = kernels + choose(load.tensor > 1, 2.0 * layer.outputs_gathered, 0.0)
-    if layer.attention and (layer.stores_scores or not time_context.plan.flash_attention):
-        kernels = kernels + UNFUSED_KERNELS
+    if layer.attention:
+        kernels = kernels + more_kernels(layer, time_context)
     return kernels + layer.kernels_expert / load.expert if layer.kernels_expert else kernels
 
 
@@ -231,34 +217,6 @@ def _index(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number
     moved = load.length * layer.index_moved
     looped = MODULE_START * layer.looped * time_context.efficiency.host_s
     return load.tokens * (flops / time_context.gemm_speed + moved / time_context.machine.memory + looped)
-
-
-def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
-    """Return the forward and backward seconds of the attention core."""
-    length, fused = load.length, time_context.plan.flash_attention and not layer.stores_scores
-    if layer.window and (fused or not layer.causal):
-        # A token attends to half of the sequence, or to the whole window. Unfused attention computes all scores, but
-        # those of the windows of a tower alone.
-        length = smaller(length, (2 if layer.causal else 1) * layer.window)
-    flops = load.tokens * length * layer.attention / load.tensor
-    if fused:
-        forward_s = (0.5 if layer.causal else 1.0) * flops / _attention_speed(layer, time_context)
-        return forward_s, ATTENTION_BACKWARD * forward_s
-    entries = load.tokens * length * layer.scores / load.tensor
-    products, entry_s = flops / time_context.gemm_speed, entries / time_context.machine.memory
-    moved, moved_back = UNFUSED_SCORES if layer.fused else EAGER_SCORES
-    return products + moved * entry_s, 2 * products + moved_back * entry_s
-
-
-def _attention_speed(layer: LayerKernels, time_context: TimeContext) -> float:
-    """Return the FLOP/s of the attention kernel. A tower beside Transformer Engine's modules has its own."""
-    run = time_context.run
-    kernel = run.attention if layer.fused == run.fused else None
-    if kernel is None:
-        kernel = "cudnn" if layer.fused and not run.compiled else "flash_2"
-    if kernel == "flash_3":
-        return time_context.newest_attention_speed
-    return time_context.attention_speed if kernel == "cudnn" else time_context.flash_attention_speed
 
 
 def _square(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:

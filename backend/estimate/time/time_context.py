@@ -1,7 +1,7 @@
 """The inputs of the time formulas: the plan, the machine, and the way in which the engine runs a step."""
 
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any
 
 from backend.estimate.array_ops import Flag, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
@@ -12,14 +12,11 @@ from backend.estimate.time.operator_kernels import Routing
 from backend.job.liger import NONE, Kernels
 from backend.job.memory_traits import MemoryTraits
 
-AttentionKernel = Literal["flash_2", "cudnn", "flash_3"]
-"""FlashAttention 2, cuDNN's attention, or FlashAttention 3 or 4, which are as fast on Hopper and on Blackwell."""
-
 NEWEST_SPEED = 1.3
-"""Speed of FlashAttention 3 and 4 over that of Transformer Engine's attention. Attention takes 82 % of the FLOPs of
-steps of 262,144 tokens with full recompute; these have 419 TFLOP/s on an H200 and 852 on a B200
-(https://github.com/stas00/ml-engineering/blob/master/insights/when-to-upgrade-gpus/README.md), which gives 620 and
-1,260 for attention."""
+"""Speed of FlashAttention 3 on Hopper, and of 4 on Hopper and Blackwell, over that of Transformer Engine's attention.
+Attention takes 82 % of the FLOPs of steps of 262,144 tokens with full recompute; these have 419 TFLOP/s on an H200 and
+852 on a B200 (https://github.com/stas00/ml-engineering/blob/master/insights/when-to-upgrade-gpus/README.md), which
+gives 620 and 1,260 for attention."""
 
 RECURRENCE_SHARE = 0.63
 """Least share of the peak in the products of linear attention. Its kernels use a GPU's own instructions. They came out
@@ -85,8 +82,6 @@ class Execution:
     """torch.compile fuses the operations that Transformer Engine's kernels fuse; attention is torch's."""
     liger: Kernels = NONE
     """What Liger's kernels compute of Hugging Face's modules. Its loss computes the logits chunk by chunk."""
-    attention: AttentionKernel | None = None
-    """None for the usual kernel: cuDNN's in Transformer Engine's modules, FlashAttention 2 elsewhere."""
     attention_pace: float = 1.0
     """Speed of torch's attention, which Hugging Face's modules call, over that of FlashAttention 2."""
     stops_early: bool = False

@@ -18,8 +18,7 @@ from backend.estimate.time.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.efficiency import Machine, machine_of_job
 from backend.estimate.time.step_time import MicroBatch, StepTime, kind_passes, micro_batch_time, step_time
-from backend.estimate.time.time_context import AttentionKernel, Execution, TimeContext
-from backend.job.attention import SINKS_KERNEL, implementation, megatron_backend
+from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.batch import total_steps
 from backend.job.checkpointing import would_be_reentrant
 from backend.job.job import Job
@@ -161,28 +160,9 @@ def execution(job: Job, shape: ModelShape, memory: MemoryTraits, layers: ModelLa
         overlap_parameters=parallel.overlap_param_gather if megatron else traits.overlaps,
         overlap_sends=parallel.virtual_pipeline > 1,
         forward_passes=job.forward_passes,
-        attention=_attention_kernel(job, shape),
         adapters=adapters_of(job, shape),
         unpacked=training.method == "qlora",
     )
-
-
-_KERNELS: Mapping[str, AttentionKernel] = {
-    "flash_2": "flash_2",
-    "flash_3": "flash_3",
-    "flash_4": "flash_3",
-    "flash_attention_3": "flash_3",
-    "flash_attention_4": "flash_3",
-    SINKS_KERNEL: "flash_3",
-}
-"""By the engines' names of an attention, if it is not the usual one of their modules. SDPA is the usual one of Hugging
-Face's: FlashAttention 2 up to torch 2.10, and cuDNN's on Hopper and Blackwell from 2.11 on
-(https://github.com/huggingface/transformers/pull/48163); our environments have torch 2.8."""
-
-
-def _attention_kernel(job: Job, shape: ModelShape) -> AttentionKernel | None:
-    """Return the kernel that an engine is asked for; None for the usual one of its modules."""
-    return _KERNELS.get(megatron_backend(job) if job.traits.is_megatron else implementation(job, shape))
 
 
 def _pairs(forward: Sequence[Number], backward: Sequence[Number], scale: float) -> tuple[tuple[float, float], ...]:

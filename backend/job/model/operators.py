@@ -108,6 +108,13 @@ class Attention:
     entry: int = 0
     """Tokens for which there is one more key, compressed from theirs; 0 without such keys (DeepSeek-V4)."""
 
+    @property
+    def shares_keys(self) -> bool:
+        """Return whether query heads share keys, and torch's SDPA needs no mask. With a mask transformers repeats the
+        keys."""
+        needs_mask = self.stores_scores or self.window or self.masked or self.cross or not self.causal
+        return self.heads > self.kv_heads and not needs_mask
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChosenKeys:

@@ -1,6 +1,7 @@
 """Rules for the implementation of attention: what the model's heads, sinks and bounded scores need."""
 
 from backend.job.attention import (
+    AMPERE,
     EAGER_IN_SWIFT,
     FLASH_ATTENTION,
     FLASH_ATTENTION_3,
@@ -11,11 +12,11 @@ from backend.job.attention import (
     UNFUSED_BACKENDS,
     asked_of_llamafactory,
     asked_of_swift,
+    attention_kind,
     implementation,
     needs_unfused,
     of_llamafactory,
     of_swift,
-    stores_scores,
     swift_backend,
 )
 from backend.job.batch import padding
@@ -32,11 +33,10 @@ swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" a
 swift_trainer = registrar(RULES, lambda traits: traits.environment == "swift" and not traits.is_megatron)
 llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
 hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
+megatron = registrar(RULES, lambda traits: traits.is_megatron)
 
 FLASH_FOR_PACKING = tuple(f"flash_attention_{version}" for version in (2, 3, 4))
 """What ms-swift's packing takes (4.6.0 arguments/sft_args.py _check_padding_free)."""
-AMPERE = 8.0
-"""The least compute capability with FlashAttention."""
 WITHOUT_SINKS = ("sdpa", FLASH_ATTENTION, FLASH_ATTENTION_3)
 """Implementations that transformers refuses for sinks (5.6.0 modeling_gpt_oss.py `_supports_sdpa` and
 `_compatible_flash_implementations`; 5.19 modeling_deepseek_v4.py and modeling_hy_v4.py `_supports_flash_attn`)."""
@@ -120,14 +120,17 @@ def flash_attention_has_kernels_from_ampere_on(job: Job, shape: ModelShape, gpu:
 def transformer_engine_takes_the_version_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Transformer Engine switches FlashAttention 3 off unless the capability is 9.0, and 4 below 9.0 (NVIDIA/
     TransformerEngine d0067d0 pytorch/attention/dot_product_attention/utils.py get_attention_backend). ms-swift hides
-    the other versions from it, so that no backend is left."""
-    capability, version = gpu.compute_capability, swift_backend(job).removeprefix("flash_")
-    if (
-        capability is None
-        or version not in ("3", "4")
-        or capability == HOPPER
-        or (version == "4" and capability > HOPPER)
-    ):
+    the other versions from it, so that no backend is left. Before Ampere it has no FlashAttention (AMPERE), which
+    ms-swift asks for if nobody asks for another."""
+    capability, backend = gpu.compute_capability, swift_backend(job)
+    if capability is None or not backend.startswith("flash"):
+        return None
+    version = backend.removeprefix("flash").removeprefix("_") or "2"
+    if capability < AMPERE:
+        return problem("flash_attention_not_on_gpu", "engine", version=version, gpu=gpu.name,
+                       capability=f"{capability:.1f}", needed="≥8.0", key="attention_backend", chosen="unfused",
+                       edit=_unfused(job))  # fmt: skip
+    if version == "2" or capability == HOPPER or (version == "4" and capability > HOPPER):
         return None
     return problem("flash_attention_not_on_gpu", "engine", version=version, gpu=gpu.name,
                    capability=f"{capability:.1f}", needed="9.0" if version == "3" else "≥9.0", key="attention_backend",
@@ -259,7 +262,7 @@ def fused_attention_reads_concatenated_samples(job: Job, shape: ModelShape, gpu:
         return None
     if capability >= FUSED_WITHOUT_PADDING:
         return None
-    backend = "unfused" if needs_unfused(shape) else "flash"
+    backend = "unfused" if needs_unfused(shape) or capability < AMPERE else "flash"
     flash: dict[str, object] = {"extra": {**job.extra, "attention_backend": "flash"}}
     edit = _unfused(job) if backend == "unfused" else flash
     return problem(
@@ -267,11 +270,11 @@ def fused_attention_reads_concatenated_samples(job: Job, shape: ModelShape, gpu:
     )
 
 
-@swift_megatron
+@megatron
 def unfused_attention_has_no_context_parallelism(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Transformer Engine pytorch/attention/dot_product_attention/utils.py get_attention_backend: `Disabling
     UnfusedDotProductAttention as it does not support context parallelism`."""
-    if job.parallel.context == 1 or not stores_scores(job, shape):
+    if job.parallel.context == 1 or attention_kind(job, shape, gpu) != "scores":
         return None
     return problem("unfused_without_context", "parallel.context", context=job.parallel.context,
                    edit={"parallel.context": 1})  # fmt: skip
