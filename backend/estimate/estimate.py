@@ -29,6 +29,7 @@ from backend.estimate.memory.terms import StageMemory
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import CopiedPart, copied_parts
 from backend.estimate.model.layers import ModelLayers
+from backend.estimate.model.lengths import masked_share
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.work import flops_of_last_layers, flops_per_token, pipeline_work
 from backend.estimate.plan import Plan, plan_of_model, unsplit
@@ -324,6 +325,7 @@ def tuning_of(job: Job, shape: ModelShape, trained: Trained, gpu: Gpu) -> Tuning
         fused_functions=kernels.functions,
         single_precision=training.precision == "fp32",
         masks_packs=masks_packs(job),
+        masks_padding=masked_share(job) > 0,
         pairs=training.stage in ("dpo", "kto"),
         reference=job.has_reference,
         rollout=rollout_of(job, gpu),

@@ -1,11 +1,13 @@
 """The speed of attention follows the kernel that an engine is asked for, and the GPU's generation."""
 
 from dataclasses import replace
+from math import exp
 
 import pytest
 
 from backend.estimate.estimate import estimate
 from backend.estimate.memory.stage import Trained
+from backend.estimate.model.lengths import masked_share
 from backend.estimate.model.load import Load
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
@@ -145,10 +147,10 @@ def test_transformer_engine_has_no_fused_attention_before_ampere(engine):
     assert attention_kind_of(tried, resolve_model(tried.model), turing) == "scores"
 
 
-def core_s(preset, gpu, attention, precision="fp16", length=4096):
+def core_s(preset, gpu, attention, masked=0.0, length=4096):
     """Return the forward and backward seconds of the attention core of a layer."""
-    machine = machine_of(Cluster(gpu=gpu, nodes=1, gpus_per_node=8), gpus()[gpu], precision)
-    run = Execution(memory=MEGATRON_LM_MEMORY, fused=False, megatron=False)
+    machine = machine_of(Cluster(gpu=gpu, nodes=1, gpus_per_node=8), gpus()[gpu])
+    run = Execution(memory=MEGATRON_LM_MEMORY, fused=False, megatron=False, masked=masked)
     plan = replace(PLAN, sequence_length=length, attention=attention)
     context = TimeContext(plan=plan, machine=machine, efficiency=default_efficiency(), run=run)
     kind = model_layers(resolve_model(Model(preset=preset))).kinds[0]
@@ -168,3 +170,41 @@ def test_heads_with_keys_of_their_own_have_a_fused_kernel_without_flash_attentio
     fused, eager = (core_s("llama-2-7b", "v100-32g", kind)[0] for kind in ("math", "scores"))
     assert fused[0] < 0.5 * eager[0]
     assert fused == core_s("llama-2-7b", "v100-32g", "sdpa")[0]
+
+
+def test_sdpa_computes_the_whole_square_with_a_mask_and_flash_attention_does_not():
+    """torch 2.13 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp check_for_attn_mask."""
+    plain, half, whole = (core_s("llama-3.1-8b", "a100-80g", "sdpa", masked)[0] for masked in (0.0, 0.5, 1.0))
+    assert half == pytest.approx([1.5 * seconds for seconds in plain])
+    assert whole == pytest.approx([2 * seconds for seconds in plain])
+    assert core_s("llama-3.1-8b", "a100-80g", "flash_2", 1.0)[0] == plain
+    # With a mask no keys are shared, so that the math kernel does not run.
+    assert core_s("llama-3.1-8b", "v100-32g", "math", 1.0)[0] == core_s("llama-3.1-8b", "v100-32g", "sdpa", 1.0)[0]
+
+
+@pytest.mark.parametrize(("length", "kind", "keys"), [
+    (512, "sdpa", 256), (1024, "sdpa", 1024), (4096, "sdpa", 4096), (4096, "flash_2", 1024), (512, "flash_2", 256),
+])  # fmt: skip
+def test_sdpa_has_a_mask_for_a_window_that_is_no_longer_than_the_sequence(length, kind, keys):
+    """Gemma 3's window of 1,024 tokens (transformers 5.6.0 masking_utils.py _ignore_causal_mask_sdpa)."""
+    (forward, _), context = core_s("gemma-3-12b", "a100-80g", kind, length=length)
+    flops = 2 * 16 * (256 + 256) * length * keys
+    assert forward == pytest.approx(flops / context.flash_attention_speed)
+
+
+@pytest.mark.parametrize(
+    ("engine", "micro_batch", "values", "share"),
+    [
+        ("swift-zero3", 1, {}, 0),
+        ("llamafactory-zero3", 1, {}, 7 / 8 * (1 - exp(-2))),
+        ("llamafactory-zero3", 1, {"training.stage": "pt"}, 0),
+        ("swift-zero3", 2, {}, 1 - exp(-4)),
+        ("llamafactory-zero3", 2, {}, 1 - exp(-4)),
+        ("llamafactory-zero3", 2, {"training.sample_tokens": None}, 0),
+        ("llamafactory-zero3", 2, {"training.packing": True}, 0),
+        ("llamafactory-zero3", 1, {"training.packing": True, "extra": {"neat_packing": True}}, 1),
+    ],
+)
+def test_a_micro_batch_with_padding_has_a_mask(engine, micro_batch, values, share):
+    lengths = {"training.cutoff_len": 4096, "training.sample_tokens": 2048, "training.micro_batch_size": micro_batch}
+    assert masked_share(job(QWEN, lengths, values, engine=engine)) == pytest.approx(share)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from backend.estimate import estimate
+from backend.estimate.estimate import estimate_memory
 from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.memory.hugging_face import data_parallel_memory
 from backend.estimate.memory.stage import Trained
@@ -12,11 +13,12 @@ from backend.estimate.memory.terms import STATIC_BYTES
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.model_layers import model_layers
-from backend.estimate.plan import Plan
+from backend.estimate.plan import Plan, plan_of_model
+from backend.job.attention import attention_kind
 from backend.job.job import Model
 from backend.job.model import parse_model
 from backend.job.model.operators import Activation
-from backend.job.presets import resolve_model
+from backend.job.presets import gpus, resolve_model
 from backend.job.traits import TRAITS
 from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import job
@@ -295,6 +297,31 @@ def test_pefts_preparation_for_4_bits_doubles_what_is_not_packed():
     rest = 2 * layers.embedding
     assert cast.weights - plain.weights == pytest.approx(2 * rest, rel=0.001), "two bytes more; norms are small"
     assert cast.peak - plain.peak > 2 * rest
+
+
+@pytest.mark.parametrize(
+    ("model", "values", "layers"),
+    [
+        # Five of six layers of Gemma 3 have a window of 1,024 tokens.
+        ("gemma-3-12b", {}, 40),
+        ("gemma-3-12b", {"training.cutoff_len": 512}, 0),
+        ("gemma-3-12b", {"extra": {"flash_attn": "fa2"}}, 0),
+        ("qwen3-8b", {}, 0),
+        ("qwen3-8b", {"training.micro_batch_size": 2, "training.sample_tokens": 1e9}, 36),
+    ],
+)
+def test_sdpa_saves_a_mask_and_repeated_keys_in_every_layer_that_needs_a_mask(model, values, layers):
+    base = {"model.preset": model, "engine": "llamafactory-ddp", "parallel.recompute": "none"}
+    asked = job(base, {"training.method": "lora", "training.cutoff_len": 2048, **values})
+    shape, gpu = resolve_model(asked.model), gpus()["h100-80g"]
+    plain = plan_of_model(asked, shape)
+    kind = attention_kind(asked, shape, gpu)
+    fused, sdpa = (estimate_memory(asked, shape, gpu, replace(plain, attention=each)) for each in ("fused", kind))
+    core = shape.kinds[0].attention
+    repeated = (core.heads - core.kv_heads) * 2 * core.head_dim
+    tokens = plain.micro_batch * plain.sequence_length
+    more = layers * tokens * 2 * (repeated + plain.sequence_length)
+    assert sdpa.stages[0].activations - fused.stages[0].activations == pytest.approx(more)
 
 
 def test_shared_keys_store_their_scores_on_gpus_without_flash_attention():

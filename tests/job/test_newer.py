@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from backend.estimate import estimate
+from backend.estimate.memory.attention_scores import mask_bytes
 from backend.estimate.memory.eager_activations import EagerForm
-from backend.estimate.memory.layer_work import mask_bytes
 from backend.estimate.memory.stage import Trained
 from backend.estimate.model.adapters import adapter_parameters
 from backend.estimate.model.model_layers import model_layers

@@ -1,16 +1,10 @@
 """What each moment of a step needs on a rank of a Hugging Face engine, in bytes; hugging_face.py takes the peak."""
 
 from backend.estimate.array_ops import Number, choose, larger, smaller
+from backend.estimate.memory.attention_scores import mask_bytes, needed_masks, repeated_keys, saved_scores, tower_scores
 from backend.estimate.memory.cross_attention import cross_attention_bytes, image_vector_bytes
 from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
-from backend.estimate.memory.layer_work import (
-    layer_work,
-    mask_bytes,
-    new_gradient_bytes,
-    repeated_keys,
-    saved_scores,
-    tower_scores,
-)
+from backend.estimate.memory.layer_work import layer_work, new_gradient_bytes
 from backend.estimate.memory.memory_term import (
     NOTHING,
     Piece,
@@ -246,7 +240,7 @@ def _layer_activations(
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
         square = saved_scores(kind, plan, memory, tuning) + mask_bytes(kind, plan, form)
-        square = square + repeated_keys(kind, plan, tuning, form)
+        square = square + repeated_keys(kind, plan, tuning, form) + needed_masks(kind, plan, tuning, form)
         full = plan.tokens * (eager_bytes(kind, form) + square)
         if kind.of_images:
             full = full + cross_attention_bytes(kind.of_images, plan, form)

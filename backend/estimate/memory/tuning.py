@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from backend.estimate.array_ops import Flag
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.eager_activations import EagerForm
 from backend.estimate.memory.rollout import Rollout
@@ -38,6 +39,8 @@ class Tuning:
     """fp32 without autocast."""
     masks_packs: bool = False
     """Every packed sequence has a mask of all pairs of its tokens."""
+    masks_padding: Flag = False
+    """Micro-batches have padding, for which transformers makes such a mask."""
     pairs: bool = False
     """DPO and KTO: the loss compares log-probabilities of answers."""
     reference: bool = False

@@ -19,6 +19,8 @@ from backend.job.attention import masks_packs
 from backend.job.batch import padding
 from backend.job.job import Job
 
+_ROUNDED = 8
+"""LLaMA-Factory pads sequences to a multiple of this number on its Hugging Face engines, except in pt."""
 _MULTIPLE = 64
 """mcore_adapter pads sequences to a multiple of this number in sft and dpo (LLaMA-Factory train/mca/workflow.py)."""
 
@@ -59,6 +61,26 @@ def attended_length(job: Job) -> float | None:
         return None
     mean, cut = training.sample_tokens, exp(-training.cutoff_len / training.sample_tokens)
     return 2 * mean * (1 - cut * (1 + training.cutoff_len / mean)) / (1 - cut)
+
+
+def masked_share(job: Job) -> Number:
+    """Return the share of micro-batches in which torch's SDPA gets a mask of all pairs of tokens.
+
+    LLaMA-Factory makes one for packs (masks_packs). transformers makes one if any sequence of a micro-batch is padded
+    (5.5.4, 5.6.0 and 5.19.0 masking_utils.py sdpa_mask: it leaves the mask out if `padding_mask.all()`). Sequences that
+    are cut need no padding. A sequence that is alone has some if LLaMA-Factory pads it to a multiple of 8 (0.9.5
+    train/sft/workflow.py, dpo, kto and rm: pad_to_multiple_of; not pt).
+    """
+    if masks_packs(job):
+        return 1.0
+    training = job.training
+    if not _varies(job):
+        return 0.0
+    count = training.micro_batch_size * job.sequences_per_sample
+    cut = exp(-training.cutoff_len / (training.sample_tokens or 1))
+    is_rounded = job.traits.environment == "llamafactory" and training.stage != "pt"
+    alone = (1 - cut) * (_ROUNDED - 1) / _ROUNDED if is_rounded else 0.0
+    return choose(count > 1, 1 - cut**count, alone)
 
 
 def slowest_share(job: Job, plan: Plan) -> Number:

@@ -1,6 +1,6 @@
 """Seconds of the attention core, by the kernel that computes it."""
 
-from backend.estimate.array_ops import Number, smaller
+from backend.estimate.array_ops import Number, choose, smaller
 from backend.estimate.model.load import Load
 from backend.estimate.time.kernels import LayerKernels
 from backend.estimate.time.time_context import TimeContext
@@ -29,18 +29,44 @@ product 4, the causal mask 12, the softmax 8, and the second product 4."""
 
 def attention_seconds(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
     """Return the forward and backward seconds of the attention core."""
-    length, kind = load.length, time_context.plan.attention
-    stores = layer.stores_scores or kind == "scores"
-    if kind == "math" and layer.shares_keys and not stores:
-        return _math_kernel(layer, time_context, load)
-    if layer.window and (not stores or not layer.causal):
-        # A token attends to half of the sequence, or to the whole window. Unfused attention computes all scores, but
-        # those of the windows of a tower alone.
-        length = smaller(length, (2 if layer.causal else 1) * layer.window)
+    if layer.stores_scores or time_context.plan.attention == "scores":
+        return _stored_scores(layer, time_context, load)
+    flops = load.tokens * layer.attention / load.tensor / _attention_speed(layer, time_context)
+    forward_s = _keys_seen(layer, time_context, load) * flops
+    backward_s = ATTENTION_BACKWARD * forward_s
+    if time_context.plan.attention != "math" or not layer.shares_keys:
+        return forward_s, backward_s
+    # With a mask the keys are repeated, and the kernel is another.
+    masked, math, math_back = time_context.run.masked, *_math_kernel(layer, time_context, load)
+    square_s = load.length * flops * masked
+    return (1 - masked) * math + square_s, (1 - masked) * math_back + ATTENTION_BACKWARD * square_s
+
+
+def _keys_seen(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:
+    """Return the keys with which a fused kernel computes the product of a mean query.
+
+    A causal kernel computes half of the square, or the window. With a mask torch's SDPA computes the whole square:
+    neither the memory-efficient kernel nor cuDNN's knows which of its pairs are masked. transformers makes a mask for a
+    window that is no longer than the sequence (masking_utils.py sdpa_mask).
+
+    A masked kernel counts at FlashAttention 2's speed, which is too fast: its backward pass with a mask reached 80
+    TFLOP/s in NVIDIA/cutlass pull request 992, whose GPU is not named. For torch's build no published figure is known.
+    """
+    if not layer.causal:
+        return smaller(load.length, layer.window) if layer.window else load.length
+    if layer.fused or time_context.plan.attention not in ("sdpa", "math"):
+        return smaller(0.5 * load.length, layer.window) if layer.window else 0.5 * load.length
+    if layer.masked:
+        return load.length
+    seen = 0.5 * load.length * (1 + time_context.run.masked)
+    return choose(load.length >= layer.window, load.length, seen) if layer.window else seen
+
+
+def _stored_scores(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
+    """Return the same of attention that stores its scores. It computes all of them, but those of the windows of a tower
+    alone."""
+    length = smaller(load.length, layer.window) if layer.window and not layer.causal else load.length
     flops = load.tokens * length * layer.attention / load.tensor
-    if not stores:
-        forward_s = (0.5 if layer.causal else 1.0) * flops / _attention_speed(layer, time_context)
-        return forward_s, ATTENTION_BACKWARD * forward_s
     entries = load.tokens * length * layer.scores / load.tensor
     products, entry_s = flops / time_context.gemm_speed, entries / time_context.machine.memory
     moved, moved_back = UNFUSED_SCORES if layer.fused else EAGER_SCORES

@@ -22,6 +22,8 @@ from backend.job.model.operators import (
     Norm,
 )
 
+NO_CORE = Attention(heads=0, kv_heads=0, key_dim=0, value_dim=0)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerKernels:
@@ -118,6 +120,8 @@ class LayerKernels:
     """As in Attention (backend/job/model/operators.py)."""
     shares_keys: bool = False
     """As in Attention."""
+    masked: bool = False
+    """As in Attention."""
 
 
 @lru_cache(maxsize=2048)
@@ -134,13 +138,12 @@ def layer_kernels(
     `liger` has the parts of Hugging Face's modules that Liger's kernels compute.
     """
     sums: dict[str, float] = {}
-    causal, window, stores_scores, shares_keys = True, 0, False, False
+    core = NO_CORE
     for index, operator in enumerate(kind.operators):
         if only is not None and not {*_modules(kind, index)} & {*only}:
             continue
         if isinstance(operator, Attention):
-            causal, window = operator.causal, operator.window
-            stores_scores, shares_keys = operator.stores_scores, operator.shares_keys
+            core = operator
         sums_of_operator = operator_kernels(operator, kind.hidden, fused, routing, rope_fused, liger)
         for where in ("split", "whole", "expert"):
             if f"moved_{where}" in sums_of_operator:
@@ -150,7 +153,13 @@ def layer_kernels(
         for name, value in sums_of_operator.items():
             sums[name] = sums.get(name, 0.0) + value
     return LayerKernels(
-        **sums, fused=fused, causal=causal, window=window, stores_scores=stores_scores, shares_keys=shares_keys
+        **sums,
+        fused=fused,
+        causal=core.causal,
+        window=core.window,
+        stores_scores=core.stores_scores,
+        shares_keys=core.shares_keys,
+        masked=core.masked,
     )
 
 

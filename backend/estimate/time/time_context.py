@@ -82,6 +82,8 @@ class Execution:
     """torch.compile fuses the operations that Transformer Engine's kernels fuse; attention is torch's."""
     liger: Kernels = NONE
     """What Liger's kernels compute of Hugging Face's modules. Its loss computes the logits chunk by chunk."""
+    masked: Number = 0.0
+    """Share of micro-batches in which torch's SDPA gets a mask of all pairs of tokens (masked_share)."""
     attention_pace: float = 1.0
     """Speed of torch's attention, which Hugging Face's modules call, over that of FlashAttention 2."""
     stops_early: bool = False

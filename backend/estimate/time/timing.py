@@ -11,7 +11,7 @@ from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import StageMemory
 from backend.estimate.model.layers import ModelLayers
-from backend.estimate.model.lengths import attended_length, computed_length, slowest_share
+from backend.estimate.model.lengths import attended_length, computed_length, masked_share, slowest_share
 from backend.estimate.plan import Plan
 from backend.estimate.time.adapter_run import adapters_of
 from backend.estimate.time.calibrated import efficiency_on, is_timed, time_ratio
@@ -160,6 +160,7 @@ def execution(job: Job, shape: ModelShape, memory: MemoryTraits, layers: ModelLa
         overlap_parameters=parallel.overlap_param_gather if megatron else traits.overlaps,
         overlap_sends=parallel.virtual_pipeline > 1,
         forward_passes=job.forward_passes,
+        masked=masked_share(job),
         adapters=adapters_of(job, shape),
         unpacked=training.method == "qlora",
     )
