@@ -121,8 +121,8 @@ def needed_masks(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -
     that transformers repeats for them.
 
     transformers makes one mask of truth values for all layers (5.6.0 masking_utils.py sdpa_mask). torch makes it one in
-    the precision of queries in each, which the backward pass reads (2.13 aten/src/ATen/native/transformers/
-    attention.cpp convert_boolean_attn_mask; torchgen derivatives.yaml _scaled_dot_product_efficient_attention).
+    the precision of queries in each, which the backward pass reads (2.13 torchgen derivatives.yaml
+    _scaled_dot_product_efficient_attention; on CPU each of two calls with one mask saved a mask of its own).
     """
     size: Number = 0
     if plan.attention not in ("sdpa", "math") or tuning.masks_packs:
