@@ -113,7 +113,14 @@ def repeated_keys(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) 
     if not tuning.masks_packs or plan.attention == "scores":
         return 0
     repeated = [each for each in operators_of(kind, Attention) if not each.masked and not each.cross]
-    return sum(form.element * (each.heads - each.kv_heads) * (each.key_dim + each.value_dim) for each in repeated)
+    return sum(form.element * _repeated(each) for each in repeated)
+
+
+def _repeated(attention: Attention) -> int:
+    """Return the elements per token of keys and values that transformers repeats. A single head of keys is expanded,
+    which copies nothing."""
+    copies = attention.heads - attention.kv_heads if attention.kv_heads > 1 else 0
+    return copies * (attention.key_dim + attention.value_dim)
 
 
 def needed_masks(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -> Number:
@@ -122,7 +129,7 @@ def needed_masks(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -
 
     transformers makes one mask of truth values for all layers (5.6.0 masking_utils.py sdpa_mask). torch makes it one in
     the precision of queries in each, which the backward pass reads (2.13 torchgen derivatives.yaml
-    _scaled_dot_product_efficient_attention; on CPU each of two calls with one mask saved a mask of its own).
+    _scaled_dot_product_efficient_attention). Small models of Gemma 3 saved exactly this on CPU (transformers 5.6.0).
     """
     size: Number = 0
     if plan.attention not in ("sdpa", "math") or tuning.masks_packs:
@@ -132,7 +139,6 @@ def needed_masks(kind: LayerKind, plan: Plan, tuning: Tuning, form: EagerForm) -
             continue
         if each.shares_keys and plan.attention == "math":
             continue
-        repeated = (each.heads - each.kv_heads) * (each.key_dim + each.value_dim)
         has_mask = (plan.sequence_length >= each.window) | tuning.masks_padding if each.window else tuning.masks_padding
-        size = size + choose(has_mask, form.element * (repeated + plan.sequence_length), 0)
+        size = size + choose(has_mask, form.element * (_repeated(each) + plan.sequence_length), 0)
     return size
