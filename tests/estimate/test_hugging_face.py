@@ -148,7 +148,7 @@ def test_ms_swift_stores_the_scores_of_gemma_3_and_of_its_tower():
         each.stages[0].activations_gib - other.stages[0].activations_gib
         for each, other in zip(eager, fused, strict=True)
     ]
-    # 34 layers with 8 heads; 27 blocks with 16 heads and 64 x 64 patches. With SDPA, 29 layers have a window: they save a
+    # 34 layers with 8 heads; 27 blocks with 16 heads and 64 x 64 patches. With SDPA, the 29 layers with a window save a
     # mask and repeat 4 heads of keys and of values.
     masks = 29 * 4096 * 2 * (4096 + 4 * (256 + 256))
     assert more[0] == pytest.approx((34 * 6 * 8 * 4096**2 - masks) / 2**30)
