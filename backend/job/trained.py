@@ -53,6 +53,15 @@ def ignores_freezing(job: Job, model_type: str) -> bool:
     return is_hugging_face and model_type in NOT_COMPOSITE
 
 
+def named_targets(job: Job) -> list[str]:
+    """Return the names of the modules that get adapters; empty where the engine finds them itself, or the names are
+    Megatron's."""
+    lora = job.training.lora
+    if job.training.method not in ("lora", "qlora") or job.traits.is_megatron or lora.targets == "all":
+        return []
+    return [name.strip() for name in lora.targets.split(",") if name.strip()]
+
+
 def frozen_but_adapted(job: Job, shape: ModelShape) -> frozenset[Part]:
     """Return the frozen parts in which ms-swift adapts modules, because the job names modules and not `all`.
 
