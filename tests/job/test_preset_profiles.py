@@ -3,7 +3,9 @@
 import gzip
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from backend.job.preset_profiles import packed, preset_profile, profile_path
 from backend.job.presets import known_model, models
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import check
+from backend.job.trained import Trained, trained_parts
 from backend.job.unestimated import UnestimatedModel
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
@@ -46,11 +49,13 @@ def test_every_preset_has_a_profile_and_no_other_file_ships() -> None:
     assert sum(profile_path(key).stat().st_size for key in KEYS) < LARGEST_FOLDER
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_a_profile_is_of_the_presets_present_config(key: str) -> None:
-    profile = preset_profile(key)
-    assert (profile["profile"], profile["digest"]) == (FORMAT, config_digest(models()[key].hf_config))
-    assert profile["versions"].keys() == {"torch", "transformers"}
+def test_every_profile_is_of_the_presets_present_config() -> None:
+    digests = {key: config_digest(model.hf_config) for key, model in models().items()}
+    assert {key: preset_profile(key)["digest"] for key in KEYS} == digests
+    assert {preset_profile(key)["profile"] for key in KEYS} == {FORMAT}
+    assert {*map(frozenset, (preset_profile(key)["versions"] for key in KEYS))} == {
+        frozenset({"torch", "transformers"})
+    }
 
 
 def test_a_profile_is_packed_into_the_same_bytes() -> None:
@@ -68,11 +73,16 @@ def test_parameters_by_part_are_those_of_the_table(key: str) -> None:
         assert groups == {"language": counted["total"]}
         return
     tower, merger, deep_stack = vision_parameters(layers.vision)
-    # LLaMA-Factory finds no projector in Gemma 3n, so its program calls that part `other`.
-    parts = {"tower": groups.get("vision", 0) + groups.get("audio", 0), "projector": groups.get("projector", 0)}
-    parts["projector"] += groups.get("other", 0)
-    assert parts == {"tower": tower + deep_stack, "projector": merger}
-    assert groups["language"] + counted["router_biases"] == model_parameters(layers) - tower - deep_stack - merger
+    model_type = models()[key].hf_config["model_type"]
+    parts = dict(Counter(groups) + Counter({UNNAMED[model_type]: groups["other"]} if "other" in groups else {}))
+    assert parts.get("vision", 0) + parts.get("audio", 0) == tower + deep_stack * (model_type not in UNNAMED)
+    assert parts.get("projector", 0) == merger + deep_stack * (model_type in UNNAMED)
+    assert parts["language"] + counted["router_biases"] == model_parameters(layers) - tower - deep_stack - merger
+
+
+UNNAMED = {"gemma3n": "projector", "qwen3_omni_moe": "language"}
+"""Model type -> the part whose modules LLaMA-Factory 0.9.5 does not find by its keys (model/model_utils/visual.py). Its
+key of Qwen3-Omni's projector is in the names of the deep-stack mergers, too."""
 
 
 def decoder(key: str) -> list[dict[str, Any]]:
@@ -87,31 +97,32 @@ def table_layers(key: str) -> list[LayerKind]:
     return [table(key).kinds[index] for index in table(key).order]
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_every_layer_has_the_parameters_of_the_table(key: str) -> None:
-    assert [layer["parameters"] for layer in decoder(key)] == [layer_counts(kind).total for kind in table_layers(key)]
+def test_every_layer_has_the_parameters_of_the_table() -> None:
+    counted = {key: [layer["parameters"] for layer in decoder(key)] for key in KEYS}
+    assert counted == {key: [layer_counts(kind).total for kind in table_layers(key)] for key in KEYS}
 
 
-def measured(key: str) -> Iterator[tuple[dict[str, Any], LayerKind]]:
-    """Yield each kind of layer that ran and has full attention, with the table's kind. On a CPU the others run as loops
-    of torch, and on nodes as kernels."""
-    pairs = {id(layer): (layer, kind) for layer, kind in zip(decoder(key), table_layers(key), strict=True)}
-    for layer, kind in pairs.values():
-        if layer["figures"] and operators_of(kind, Attention):
-            yield layer, kind
+def measured() -> Iterator[tuple[str, dict[str, Any], LayerKind]]:
+    """Yield each preset's kinds of layers that ran and have full attention, with the table's kinds. On a CPU the others
+    run as loops of torch, and on nodes as kernels."""
+    # Gemma 3n has copies of the hidden state, and the program cannot run its layers one by one.
+    for key in (key for key in KEYS if not preset_profile(key)["problems"]):
+        pairs = {id(layer): (layer, kind) for layer, kind in zip(decoder(key), table_layers(key), strict=True)}
+        for layer, kind in pairs.values():
+            if layer["figures"] and operators_of(kind, Attention):
+                yield key, layer, kind
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_every_layer_has_the_operations_of_the_table(key: str) -> None:
-    for layer, kind in measured(key):
+def test_every_layer_has_the_operations_of_the_table() -> None:
+    for key, layer, kind in measured():
         counted, flops = layer["figures"]["sdpa"]["forward_flops"], layer_flops(kind)
         # Every token reads every other in the count, also where a mask hides half of them.
-        assert (counted["token"], counted["token_pair"]) == (flops.weights, 2 * flops.attention)
+        assert (counted["token"], counted["token_pair"]) == (flops.weights, 2 * flops.attention), key
 
 
 SAVED_ERRORS = {
     # The router's fp32 copy of its input, and inputs of the projections of low rank, are not in the table.
-    "deepseek_v2": 0.09, "deepseek_v3": 0.07, "glm4_moe": 0.045,
+    "deepseek_v2": 0.09, "deepseek_v3": 0.07, "kimi_k25": 0.07, "glm4_moe": 0.045,
     # Its dropout of 10% keeps masks.
     "seed_oss": 0.03,
     "gemma4_unified": 0.025, "qwen3_next": 0.015, "qwen3_5_moe": 0.015,
@@ -119,14 +130,16 @@ SAVED_ERRORS = {
 """Model type -> largest error of the bytes that a layer saves; 0.006 for any other."""
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_every_layer_saves_the_bytes_of_the_table(key: str) -> None:
-    limit = SAVED_ERRORS.get(models()[key].hf_config["model_type"], 0.006)
-    for layer, kind in measured(key):
+def test_every_layer_saves_the_bytes_of_the_table() -> None:
+    wrong = {}
+    for key, layer, kind in measured():
         # transformers pads the values of latent attention for FlashAttention 2.
         is_latent = any(core.latent for core in operators_of(kind, Attention))
-        figures = layer["figures"]["sdpa" if is_latent else "flash_attention_2"]["saved_bytes"]
-        assert eager_bytes(kind, EagerForm()) == pytest.approx(figures["token"], rel=limit)
+        saved = layer["figures"]["sdpa" if is_latent else "flash_attention_2"]["saved_bytes"]["token"]
+        error = eager_bytes(kind, EagerForm()) / saved - 1
+        if abs(error) > SAVED_ERRORS.get(models()[key].hf_config["model_type"], 0.006):
+            wrong[key] = error
+    assert wrong == {}
 
 
 def test_the_profile_gives_the_estimate_of_a_type_without_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +191,21 @@ def lora_problems(model: dict[str, Any], targets: str, engine: str = "llamafacto
     )  # fmt: skip
     assert job is not None, problems
     return [problem for problem in check(job) if problem.code == "lora_targets_unknown"]
+
+
+def test_the_switch_of_the_language_model_leaves_what_the_keys_of_llamafactory_do_not_name() -> None:
+    """The profile counts what each switch freezes. trained_parts says the same of Qwen3-Omni."""
+    counted = preset_profile("qwen3-omni-30b-a3b")["parameters"]
+    assert counted["frozen_by"]["language"] == counted["groups"]["language"] < 0.02 * counted["groups"]["other"]
+    job, _ = parse_job(
+        {"cluster": {"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 8}, "model": {"preset": "qwen3-omni-30b-a3b"},
+         "engine": "llamafactory-zero3", "training": {"freeze": {"language_model": True, "projector": True}}}
+    )  # fmt: skip
+    assert job is not None
+    shape = known_model(job.model)
+    assert isinstance(shape, ModelShape)
+    assert trained_parts(job, shape) == Trained(merger=False, deep_stack=False)
+    assert trained_parts(replace(job, engine="swift-zero3"), shape).language is False
 
 
 @pytest.mark.engines

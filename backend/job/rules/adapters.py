@@ -196,13 +196,15 @@ def all_spares_norms(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 def named_modules_are_in_the_preset(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The names of a preset's modules are in its profile, before any node has the model. peft skips a name that no
     module has, and raises if it finds none (0.18.1 tuners_utils.py inject_adapter)."""
-    profile = preset_profile(job.model.preset) if job.model.preset else {}
-    unknown = unknown_modules(profile, named_targets(job)) if profile else []
+    profile, names = preset_profile(job.model.preset) if job.model.preset else {}, named_targets(job)
+    unknown = unknown_modules(profile, names) if profile else []
     if not unknown:
         return None
+    usual = ALTUP_TARGETS if shape.model_type in ALTUP_TYPES else "all"
+    kept = ",".join(name for name in names if name not in unknown) or usual
     return problem("lora_targets_unknown", "training.lora.targets", "warning", names=", ".join(unknown),
                    version=profile["versions"]["transformers"], known=", ".join(linear_names(profile)),
-                   edit={"training.lora.targets": "all"})  # fmt: skip
+                   edit={"training.lora.targets": kept})  # fmt: skip
 
 
 @hugging_face
