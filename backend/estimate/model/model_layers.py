@@ -159,7 +159,8 @@ def _part(
         *((_norm(kind, hidden, detached=detached),) if before else ()),
         *(_norm_gate(kind.norm_gate, hidden) if gated else ()),
         *part,
-        *((_norm(kind, hidden),) if after else ()),
+        # The residual stream takes its output, so no projection keeps it.
+        *((replace(_norm(kind, hidden), is_joined=True),) if after else ()),
         *((Keep(width=hidden, bytes=1),) if kind.dropout else ()),
     )
 
