@@ -1,4 +1,5 @@
-"""`megaboard model ID`: print a model's config.json from the Hugging Face hub, for a job's `model.hf_config`."""
+"""`megaboard model ID`: print the config.json of a preset, or of a model of the Hugging Face hub, for a job's
+`model.hf_config`, and what torch counts in the model."""
 
 import argparse
 import json
@@ -17,6 +18,10 @@ from backend.cluster.program_answers.model_profile import ModelProfile
 from backend.cluster.typed_json import answer_of
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
+from backend.job.job import Model
+from backend.job.model import ModelShape
+from backend.job.preset_profiles import linear_names, preset_profile
+from backend.job.presets import known_model, models
 from backend.job.problems import Problem, ProblemsError
 from backend.job.unestimated import UnestimatedModel
 
@@ -36,9 +41,7 @@ def run_model(args: argparse.Namespace, lang: str) -> int:
 
     Raises ProblemsError.
     """
-    local = Path(args.id) / FILE
-    text = local.read_text(encoding="utf-8") if local.is_file() else from_hub(args.id)
-    config, shape = read_config(text, args.id)
+    config, shape, profile = _read(args.id)
     counted = None
     if isinstance(shape, UnestimatedModel):
         print_problems(lang, [shape.reason])
@@ -46,15 +49,28 @@ def run_model(args: argparse.Namespace, lang: str) -> int:
         counted = model_parameters(model_layers(shape))
         billions = f"{counted / 1e9:.3f}"
         print(t(lang, "cli.model.read", id=args.id, type=shape.model_type, billions=billions), file=sys.stderr)
-    if args.profile and not args.python:
-        raise ProblemsError([Problem(code="profile_needs_python")])
+    source = args.python or args.id
     if args.python:
         profile = read_profile(args.python, config, measure=args.profile is not None)
+    if args.profile and not profile:
+        raise ProblemsError([Problem(code="profile_needs_python")])
+    if profile:
         _print_profile(lang, profile, counted)
-        if args.profile:
-            args.profile.write_text(json.dumps(answer_of(args.python, ModelProfile, profile)), encoding="utf-8")
+    if args.profile:
+        args.profile.write_text(json.dumps(answer_of(source, ModelProfile, profile)), encoding="utf-8")
     print(pretty(config))
     return DONE
+
+
+def _read(name: str) -> tuple[Mapping[str, Any], ModelShape | UnestimatedModel, Mapping[str, Any]]:
+    """Return the configuration of a folder, a preset or a model of the hub, its shape, and the profile that ships with
+    the preset; empty without one."""
+    local = Path(name) / FILE
+    if local.is_file():
+        return *read_config(local.read_text(encoding="utf-8"), name), {}
+    if name in models():
+        return dict(models()[name].hf_config), known_model(Model(preset=name)), preset_profile(name)
+    return *read_config(from_hub(name), name), {}
 
 
 def read_profile(python: str, config: Mapping[str, Any], *, measure: bool = False) -> Mapping[str, Any]:
@@ -88,6 +104,10 @@ def _print_profile(lang: str, profile: Mapping[str, Any], counted: int | None) -
     print(t(lang, "cli.model.built", **values, billions=f"{total / 1e9:.3f}", groups=groups), file=sys.stderr)
     for kind in profile["kinds"]:
         print(f"  {kind['count']} × {kind['class']}: {kind['parameters'] / 1e6:.1f} M", file=sys.stderr)
+    if names := linear_names(profile):
+        print(t(lang, "cli.model.linears", names=", ".join(names)), file=sys.stderr)
+    print(t(lang, "cli.model.digest", digest=profile["digest"], torch=profile["versions"]["torch"]), file=sys.stderr)
     if counted is not None:
-        key = "cli.model.equal" if counted == total else "cli.model.differs"
-        print(t(lang, key, difference=f"{counted - total:+,}"), file=sys.stderr)
+        difference = counted - total - profile["parameters"]["router_biases"]
+        key = "cli.model.equal" if difference == 0 else "cli.model.differs"
+        print(t(lang, key, difference=f"{difference:+,}"), file=sys.stderr)

@@ -1,5 +1,6 @@
 """Step 2: the model to train, by name or by its config.json, and its folder on the nodes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from app.services import Services
@@ -9,10 +10,13 @@ from app.wizard.layout import grid, place, section
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
 from backend.job.model import ModelShape
+from backend.job.preset_profiles import linear_names, preset_profile
 from backend.job.presets import models
 from backend.job.unestimated import UnestimatedModel
 
 STEP = "model"
+GROUPS = ("language", "vision", "audio", "projector", "other")
+"""The trainability groups of a profile (backend/node/model_profile/build.py group_of)."""
 
 
 def build(form: Form) -> None:
@@ -39,8 +43,9 @@ def data(state: DraftState, form: Form, services: Services) -> dict[str, Any]:
         return {"model": {"name": "", "type": model.model_type, "parameters": None, "facts": []}}
     preset = models().get(job.model.preset or "")
     parameters = preset.parameters if preset else model_parameters(model_layers(model))
+    facts = [*_facts(model), *(_profiled(preset_profile(preset.key)) if preset else [])]
     return {"model": {"name": preset.name if preset else "", "type": model.model_type, "parameters": parameters,
-                      "facts": _facts(model)}}  # fmt: skip
+                      "facts": facts}}  # fmt: skip
 
 
 def _facts(shape: ModelShape) -> list[tuple[str, Any]]:
@@ -57,3 +62,15 @@ def _facts(shape: ModelShape) -> list[tuple[str, Any]]:
         vision = shape.vision
         facts += [("vision_depth", vision.depth), ("vision_hidden", vision.hidden), ("patch", vision.patch)]
     return facts
+
+
+def _profiled(profile: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return what torch counted in a preset's model: parameters by part, the names of its linear layers, and by which
+    transformers."""
+    if not profile:
+        return []
+    groups = profile["parameters"]["groups"]
+    facts = [(f"{group}_parameters", groups[group]) for group in GROUPS if group in groups] if len(groups) > 1 else []
+    versions = profile["versions"]
+    source = f"transformers {versions['transformers']}, torch {versions['torch']}"
+    return [*facts, ("linears", ", ".join(linear_names(profile))), ("profiled_by", source)]

@@ -13,7 +13,8 @@ import yaml
 from backend.job.cluster import Cluster, Host
 from backend.job.data_folder import data_folder
 from backend.job.job import Model
-from backend.job.model import ModelShape, parse_model
+from backend.job.model import ModelShape
+from backend.job.preset_profiles import preset_profile
 from backend.job.problems import Problem, ProblemsError
 from backend.job.unestimated import UnestimatedModel, shape_or_reason
 
@@ -346,8 +347,8 @@ def known_model(model: Model) -> ModelShape | UnestimatedModel:
 
 
 @cache
-def _preset_shape(key: str) -> ModelShape:
-    return parse_model(models()[key].hf_config)
+def _preset_shape(key: str) -> ModelShape | UnestimatedModel:
+    return shape_or_reason(models()[key].hf_config, preset_profile(key))
 
 
 def _load(name: str) -> Mapping[str, Any]:

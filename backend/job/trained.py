@@ -36,6 +36,12 @@ _TOWER_TRAINED = frozenset({("dots_ocr", "swift")})
 only the language model of dots.ocr (model/model_arch.py)."""
 
 
+LANGUAGE_TRAINED = frozenset({("qwen3_omni_moe", "llamafactory")})
+"""Models and environments in which no switch freezes the layers of the language model, and that of the projector
+freezes the deep-stack mergers: LLaMA-Factory 0.9.5 looks for `language_model` and `visual.merger` in the names of
+Qwen3-Omni's thinker (model/model_utils/visual.py), which are `model.layers` and `visual.merger_list`."""
+
+
 NOT_COMPOSITE = frozenset({
     "aya_vision", "cohere2_vision", "cohere_compass", "deepseek_ocr2", "deepseek_v41", "diffusion_gemma",
     "ernie4_5_vl_moe", "exaone4_5", "gemma4_unified", "glm46v", "glm5_next", "glmga", "granite4_vision",
@@ -51,6 +57,15 @@ def ignores_freezing(job: Job, model_type: str) -> bool:
     """Return whether LLaMA-Factory ignores the freeze switches for a model of this type."""
     is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
     return is_hugging_face and model_type in NOT_COMPOSITE
+
+
+def named_targets(job: Job) -> list[str]:
+    """Return the names of the modules that get adapters; empty where the engine finds them itself, or the names are
+    Megatron's."""
+    lora = job.training.lora
+    if job.training.method not in ("lora", "qlora") or job.traits.is_megatron or lora.targets == "all":
+        return []
+    return [name.strip() for name in lora.targets.split(",") if name.strip()]
 
 
 def frozen_but_adapted(job: Job, shape: ModelShape) -> frozenset[Part]:
@@ -94,12 +109,11 @@ def trained_parts(job: Job, shape: ModelShape) -> Trained:
         return Trained(language=not freeze.language_model)
     adapted = frozen_but_adapted(job, shape)
     frozen_projector = freeze.projector and "projector" not in adapted and case not in _PROJECTOR_TRAINED
+    frozen_with = "projector" if case in LANGUAGE_TRAINED else traits.deep_stack_frozen_with
     return Trained(
-        language=not freeze.language_model or "language_model" in adapted,
+        language=not freeze.language_model or "language_model" in adapted or case in LANGUAGE_TRAINED,
         tower=not freeze.vision_tower or "vision_tower" in adapted,
         merger=not frozen_projector,
         deep_stack="projector" in adapted
-        or not {"tower": freeze.vision_tower, "projector": freeze.projector, "nothing": False}[
-            traits.deep_stack_frozen_with
-        ],
+        or not {"tower": freeze.vision_tower, "projector": freeze.projector, "nothing": False}[frozen_with],
     )

@@ -40,6 +40,6 @@ export function drawModel(element, payload) {
     h("div.mb-model-name", {}, h("strong", {}, model.name || t("wizard.model.unnamed")),
       model.type && h("code", {}, model.type),
       model.parameters !== null && h("span", {}, t("wizard.model.parameters", { count: count(model.parameters) }))),
-    h("dl", {}, model.facts.map(([name, value]) => h("div", {}, h("dt", {}, t(`wizard.model.${name}`)),
-      h("dd", {}, value.toLocaleString("en-US")))))));
+    h("dl", {}, model.facts.map(([name, value]) => h(typeof value === "string" ? "div.mb-wide" : "div", {},
+      h("dt", {}, t(`wizard.model.${name}`)), h("dd", {}, value.toLocaleString("en-US")))))));
 }

@@ -49,6 +49,14 @@ def run(tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     return run
 
 
+def test_a_presets_card_has_what_its_profile_counts(form: Form, services: Services) -> None:
+    assert change(services, {"model.preset": "qwen3-vl-8b"}) == ()
+    facts = dict(shown(form, services, "model")["data"]["model"]["facts"])
+    assert (facts["vision_parameters"], facts["projector_parameters"]) == (536269296, 40119040)
+    assert facts["linears"].startswith("qkv, proj, linear_fc1, linear_fc2, q_proj")
+    assert facts["profiled_by"] == "transformers 5.6.0, torch 2.13.0+cpu"
+
+
 def test_the_draft_is_sound_and_the_summary_has_no_figures(form: Form, draft: Services) -> None:
     payload = shown(form, draft, "model")
     summary = payload["summary"]

@@ -83,6 +83,12 @@ def test_transformer_engine_keeps_the_sum_of_the_published_formula():
     assert saved.groups == 4 * 8 * 128
 
 
+def test_a_norm_after_attention_or_the_ffn_keeps_its_input_alone():
+    """mcore-bridge 1.6.5 model/gpts/glm4.py: the output of a separate TENorm is added to the residual stream."""
+    saved = fused_bytes(model_layers(resolve_model(Model(preset="glm-4-9b-0414"))).kinds[0])
+    assert saved.whole == (8 + 2 * 2) * 4096
+
+
 def test_experts_keep_each_token_once_for_each_expert_it_visits():
     saved = fused_bytes(model_layers(resolve_model(Model(preset="qwen3-30b-a3b"))).kinds[-1])
     assert saved.dispatched == 8 * 2 * 2048

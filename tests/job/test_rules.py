@@ -491,6 +491,12 @@ CASES = [
     *((EXAONE_4_5, {"engine": "llamafactory-zero3", "training.method": method, "training.freeze.vision_tower": True},
        "freeze_ignored_for_type") for method in ("full", "lora")),
     (GRPO, {"training.method": "partial", "engine": "llamafactory-zero3"}, "method_not_with_stage"),
+    ({**DENSE, "model": {"preset": "qwen3-omni-30b-a3b"}},
+     {"engine": "llamafactory-zero3", "training.freeze.language_model": True}, "freeze_misses_language"),
+    *(({**DENSE, "model": {"preset": preset}},
+       {"engine": "llamafactory-ddp", "training.method": "lora", "training.lora.targets": targets},
+       "lora_targets_unknown")
+      for preset, targets in (("qwen3-8b", "q_proj,c_attn"), ("qwen3-8b", "c_attn"), ("gemma-3n-e2b", "c_attn"))),
 ]  # fmt: skip
 
 ONLY_THE_USER_KNOWS = {

@@ -12,6 +12,7 @@ from backend.cluster.program_answers.checks import Paths
 from backend.engines.swift import dataset_paths
 from backend.job.job import Job
 from backend.job.rules.grpo import solution_columns, solution_rewards
+from backend.job.trained import named_targets
 
 ASK_S = 30.0
 
@@ -33,7 +34,7 @@ def ask_paths(job: Job, rank: int, node: Node) -> Paths:
         "writable": [*run_folders(job), job.training.output_dir],
         "parts": needed_parts(job),
         "extensions": job.environment.get(EXTENSIONS),
-        "lora_targets": lora_targets(job),
+        "lora_targets": named_targets(job),
         "own_code": loss_growth(job) > 1,
     }
     return ask_software(node, needed_environment(job, rank, node), Paths, "paths", question, ASK_S)
@@ -137,16 +138,6 @@ def check_writable(node: NodeReadings) -> list[CheckResult]:
             else node.checks.ok(name, path=paths[0])
         )
     return results
-
-
-def lora_targets(job: Job) -> list[str]:
-    """Return the names of the modules that get adapters; empty where the engine finds them itself, or the names are
-    Megatron's.
-    """
-    lora = job.training.lora
-    if job.training.method not in ("lora", "qlora") or job.traits.is_megatron or lora.targets == "all":
-        return []
-    return [name.strip() for name in lora.targets.split(",") if name.strip()]
 
 
 def loss_growth(job: Job) -> int:

@@ -59,6 +59,9 @@ class PlanCosts:
     """Input of one unit of full recompute."""
     tower: Number
     """Saved activations of the vision tower for one micro-batch."""
+    embedding: Number
+    """What a norm of the embedding saves for one micro-batch. It runs before context and sequence parallelism split the
+    sequence (mcore-bridge 1.6.5 model/mm_gpt_model.py _patch_word_embeddings)."""
     mtp_unit: Number
     """What an MTP layer keeps under full recompute: the hidden state and the embedding, which it reads, and its copy
     among the inputs of the output layer."""
@@ -103,7 +106,15 @@ def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) 
         mtp_unit=3 * unit,
         passed_on=unit if layers.mtp and layers.vision else None,
         tower=tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
+        embedding=_embedding_norm(layers, plan, run),
     )
+
+
+def _embedding_norm(layers: ModelLayers, plan: Plan, run: Run) -> Number:
+    """Return the fp32 copy of the embeddings that their norm saves, if the embedding is trained."""
+    if not layers.bare_embedding_norm or not run.weights_trained:
+        return 0.0
+    return 4 * layers.output.hidden * plan.tokens * plan.context
 
 
 @frozen_dataclass
@@ -226,7 +237,7 @@ def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run
 def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashable, Number]) -> Piece:
     """Return the saved activations of every micro-batch in flight. `chunk_saved` caches those of chunks."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
-    total: Number = counts[0] * costs.tower if stage.first else 0.0
+    total: Number = counts[0] * (costs.tower + costs.embedding) if stage.first else 0.0
     for place, chunk in enumerate(stage.chunks):
         flying = counts[place]
         if costs.passed_on is not None and not chunk.first:
@@ -266,6 +277,7 @@ def _saved_products(plan: Plan, stage: Stage, costs: PlanCosts, counts: tuple[Nu
     if stage.first:
         sizes = {"micro_batches": counts[0], "patches": plan.vision_patches}
         pieces.append(piece("activations_tower", counts[0] * costs.tower, **sizes, bytes_per_patch=None))
+        pieces.append(token_piece("activations_embedding", counts[0] * costs.embedding, plan, micro_batches=counts[0]))
     return joined(*pieces).products()
 
 

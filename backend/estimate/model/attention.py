@@ -5,19 +5,24 @@ from backend.job.model.attention_shape import FullAttention, Indexer, Mla
 from backend.job.model.operators import Attention, IndexScores, Keep, Linear, Norm, Operator, Parameters
 
 
-def full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> tuple[Operator, ...]:
-    """Return attention over the whole sequence or a window; `in_fp32`: as in Norm."""
+def full_attention(
+    attention: FullAttention, hidden: int, *, in_fp32: bool, megatron: bool = False
+) -> tuple[Operator, ...]:
+    """Return attention over the whole sequence or a window; `in_fp32`: as in Norm; `megatron`: as in model_layers."""
     d, width_of_values = attention.head_dim, attention.value_dim or attention.head_dim
     queries, keys = attention.heads * d, attention.kv_heads * d
     parts = {"all": 3, "keys": 2, "queries": 1}[attention.projects]
     projected = queries * (2 if attention.gate == "query" else 1)
     projected += keys * (parts > 1) + attention.kv_heads * width_of_values * (parts > 2)
     head_norm: tuple[Operator, ...] = ()
+    own_module = megatron and attention.gate == "own"
     if attention.qk_norm != "none":
         width = queries + (keys if parts > 1 else 0)
         parameters = {"heads": d * min(parts, 2), "whole": width, "bare": 0}[attention.qk_norm]
         values = keys * attention.value_norm
         head_norm = (Norm(width=width + values, parameters=parameters, heads=True, in_fp32=in_fp32),)
+        # mcore-bridge's norm without weights saves its input in fp32.
+        head_norm += (Keep(width=width, split=True),) if own_module else ()
     sinks = (Parameters(count=attention.heads, share="split"),) if attention.sinks else ()
     return (
         Linear(
@@ -47,7 +52,7 @@ def full_attention(attention: FullAttention, hidden: int, *, in_fp32: bool) -> t
             masked=attention.masked,
             mask_heads=attention.heads if attention.indexer and attention.indexer.masks_heads else 1,
         ),
-        *_gate(attention, hidden),
+        *(_gate_of_bridge(attention, hidden) if own_module else _gate(attention, hidden)),
         Linear(
             name="o",
             inputs=attention.heads * width_of_values,
@@ -68,6 +73,26 @@ def _gate(attention: FullAttention, hidden: int) -> tuple[Operator, ...]:
     outputs = queries if attention.gate == "own" else heads
     projection = Linear(name="gate_proj", inputs=hidden, outputs=outputs, share="split", after_norm=True)
     return (projection, Keep(width=queries + outputs, split=True))
+
+
+def _gate_of_bridge(attention: FullAttention, hidden: int) -> tuple[Operator, ...]:
+    """Return the gate of mcore-bridge 1.6.5 model/mm_gpts/muse_glimmer.py MuseGlimmerSelfAttention.
+
+    A norm in fp32 computes its input anew: it saves its input, and for its weight what the weight multiplies. The
+    projection saves its 16-bit input. The sigmoid saves its output in fp32. The product saves this in 16 bits, and the
+    attention's output, which is counted there. The next projection saves the product. benchmarks/separate_gate.py
+    counted the sum on the real module.
+    """
+    queries = attention.heads * attention.head_dim
+    return (
+        Keep(width=hidden, bytes=4),
+        Keep(width=hidden, bytes=4, weight_only=True),
+        Keep(width=hidden, weight_only=True),
+        Linear(name="gate_proj", inputs=hidden, outputs=queries, share="split", after_norm=True),
+        Keep(width=queries, bytes=4, split=True),
+        Keep(width=queries, split=True),
+        Keep(width=queries, split=True, weight_only=True),
+    )
 
 
 def latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:

@@ -119,7 +119,8 @@ class ModelLayers:
     softcap: bool = False
     """Whether tanh bounds the logits."""
     fp32_residual: bool = False
-    """As in ModelShape (job/model/shape.py)."""
+    """As in ModelShape (job/model/shape.py); likewise the next field."""
+    bare_embedding_norm: bool = False
     vision: VisionLayers | None
     mtp: int = 0
     """Layers for multi-token prediction (MTP), which follow the decoder and predict with its output layer."""

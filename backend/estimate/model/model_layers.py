@@ -69,6 +69,7 @@ def model_layers(shape: ModelShape, megatron: bool = False, mtp: int = 0) -> Mod
         tied=shape.tied,
         softcap=shape.softcap,
         fp32_residual=shape.fp32_residual,
+        bare_embedding_norm=shape.bare_embedding_norm,
         vision=vision_layers(shape.vision) if shape.vision else None,
         beside=(_mtp_layer(kinds[shape.order[-1]], shape), shape.own_mtp) if own else None,
     )
@@ -159,7 +160,8 @@ def _part(
         *((_norm(kind, hidden, detached=detached),) if before else ()),
         *(_norm_gate(kind.norm_gate, hidden) if gated else ()),
         *part,
-        *((_norm(kind, hidden),) if after else ()),
+        # The residual stream takes its output, so no projection keeps it.
+        *((replace(_norm(kind, hidden), is_joined=True),) if after else ()),
         *((Keep(width=hidden, bytes=1),) if kind.dropout else ()),
     )
 
@@ -214,7 +216,7 @@ def _attention(kind: LayerShape, hidden: int, *, megatron: bool) -> tuple[Operat
     if isinstance(attention, FullAttention) and attention.cross:
         return cross_attention(attention, hidden)
     if isinstance(attention, FullAttention):
-        return (*beside, *full_attention(attention, hidden, in_fp32=kind.fp32_norms))
+        return (*beside, *full_attention(attention, hidden, in_fp32=kind.fp32_norms, megatron=megatron))
     if isinstance(attention, Mla):
         is_absorbed = megatron and attention.masked
         return chosen_keys_attention(attention, hidden) if is_absorbed else latent_attention(attention, hidden)

@@ -111,6 +111,8 @@ class Family:
     """As in ModelShape (shape.py)."""
     embedding_norm: bool = False
     """Whether a norm follows the embedding."""
+    bare_embedding_norm: bool = False
+    """As in ModelShape."""
     stores_scores: bool = False
     """As in FullAttention."""
     never_tied: bool = False

@@ -49,7 +49,7 @@ _NORMS: Mapping[int, NormWeights] = {0: "none", 1: "scale", 2: "scale_and_shift"
 
 def config_digest(hf_config: Mapping[str, Any]) -> str:
     """Return the digest of a config.json that does not depend on its spaces and the order of its keys."""
-    return hashlib.sha256(json.dumps(hf_config, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(dict(hf_config), sort_keys=True).encode()).hexdigest()
 
 
 def profiled_shape(profile: Mapping[str, Any], hf_config: Mapping[str, Any]) -> ModelShape:

@@ -223,6 +223,7 @@ NEWER: Mapping[str, Family] = {
     "minicpm3": Family(value_heads_divide_hidden=True),
     "muse_glimmer": Family(
         fp32_norms=True,
+        bare_embedding_norm=True,
         gated=True,
         norms="both",
         qk_norm="bare",

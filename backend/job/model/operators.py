@@ -29,7 +29,8 @@ class Norm:
     detached: bool = False
     """Whether it is a separate module in Transformer Engine, and not fused into the next projection."""
     is_joined: bool = False
-    """Whether its output is copied into another tensor, so that no projection keeps it (Megatron-Core)."""
+    """Whether its output is copied into another tensor or added to the residual stream, so that no projection keeps it
+    (Megatron-Core)."""
     heads: bool = False
     """Whether it normalises each attention head; its output is then the input of the attention."""
     in_fp32: bool = False

@@ -70,6 +70,7 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         softcap=bool(text.get("final_logit_softcapping")),
         only_counted=family.only_counted,
         fp32_residual=family.fp32_residual,
+        bare_embedding_norm=family.bare_embedding_norm,
         other=_other(text, family, hidden, layers),
         own_mtp=family.own_mtp(text) if family.own_mtp else 0,
         runs_mtp=family.runs_mtp,

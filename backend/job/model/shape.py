@@ -181,6 +181,8 @@ class ModelShape:
     tower has several transformers (DeepSeek-OCR 2)."""
     fp32_residual: bool = False
     """Whether the class keeps the residual stream in fp32, whatever the precision of its weights (ZAYA)."""
+    bare_embedding_norm: bool = False
+    """Whether a norm without weights follows the embedding, which saves its input in fp32 (Muse Glimmer)."""
     other: int = 0
     """Weights beside the layers: tables of embeddings for every layer (Gemma 3n), a norm of the embedding."""
     own_mtp: int = 0
@@ -288,9 +290,9 @@ class ModelShape:
         return any(isinstance(each, CompressedAttention) for each in self._mixers())
 
     @cached_property
-    def has_separate_gate(self) -> bool:
-        """Return whether a projection of its own gates the output of attention."""
-        return any(isinstance(each, FullAttention) and each.gate.startswith("own") for each in self._mixers())
+    def has_gate_of_heads(self) -> bool:
+        """Return whether a projection of its own gates each head of attention."""
+        return any(isinstance(each, FullAttention) and each.gate == "own_of_head" for each in self._mixers())
 
     @cached_property
     def widest_head(self) -> int:

@@ -2,10 +2,11 @@
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
+from backend.job.preset_profiles import linear_names, preset_profile, unknown_modules
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
-from backend.job.trained import frozen_but_adapted
+from backend.job.trained import frozen_but_adapted, named_targets
 
 RULES: list[BoundRule] = []
 hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
@@ -189,6 +190,21 @@ def all_spares_norms(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return None
     return problem("adapters_on_norm", "training.freeze.projector", model_type=shape.model_type,
                    edit={"training.freeze.projector": True})  # fmt: skip
+
+
+@hugging_face
+def named_modules_are_in_the_preset(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The names of a preset's modules are in its profile, before any node has the model. peft skips a name that no
+    module has, and raises if it finds none (0.18.1 tuners_utils.py inject_adapter)."""
+    profile, names = preset_profile(job.model.preset) if job.model.preset else {}, named_targets(job)
+    unknown = unknown_modules(profile, names) if profile else []
+    if not unknown:
+        return None
+    usual = ALTUP_TARGETS if shape.model_type in ALTUP_TYPES else "all"
+    kept = ",".join(name for name in names if name not in unknown) or usual
+    return problem("lora_targets_unknown", "training.lora.targets", "warning", names=", ".join(unknown),
+                   version=profile["versions"]["transformers"], known=", ".join(linear_names(profile)),
+                   edit={"training.lora.targets": kept})  # fmt: skip
 
 
 @hugging_face

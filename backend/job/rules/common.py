@@ -11,7 +11,7 @@ from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, o
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, dividing, problem, registrar
 from backend.job.rules.stages import counted_layers, recut
-from backend.job.trained import ignores_freezing, trained_parts
+from backend.job.trained import LANGUAGE_TRAINED, ignores_freezing, trained_parts
 from backend.job.traits import TRAITS, sibling
 from backend.job.unestimated import is_known
 
@@ -133,6 +133,17 @@ def freezing_knows_the_parts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
         return None
     return problem("freeze_ignored_for_type", "training.freeze.vision_tower", "warning", model_type=shape.model_type,
                    edit=dict(_NOTHING_FROZEN))  # fmt: skip
+
+
+@everywhere
+def freezing_finds_the_language_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """trained_parts says why LLaMA-Factory 0.9.5 trains the layers of Qwen3-Omni in spite of the switch."""
+    if not job.training.freeze.language_model or ignores_freezing(job, shape.model_type) or not shape.vision:
+        return None
+    if (shape.model_type, job.traits.environment) not in LANGUAGE_TRAINED:
+        return None
+    return problem("freeze_misses_language", "training.freeze.language_model", "warning", model_type=shape.model_type,
+                   edit={"training.freeze.language_model": False})  # fmt: skip
 
 
 @everywhere

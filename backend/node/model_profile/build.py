@@ -37,6 +37,10 @@ def build_model(config: Any, trust_remote_code: bool) -> Any:
     import torch
     import transformers
 
+    thinker = getattr(config, "thinker_config", None)
+    if config.model_type in THINKERS and type(thinker) in transformers.AutoModelForImageTextToText._model_mapping:
+        # Only this part is trained, so a config.json need not have the others.
+        config = thinker
     automatic = transformers.AutoModelForCausalLM
     for name in ("AutoModelForImageTextToText", "AutoModelForSeq2SeqLM", "AutoModelForTextToWaveform"):
         candidate = getattr(transformers, name, None)
@@ -109,7 +113,10 @@ def group_of(name: str, keys: dict[str, list[str]] | None) -> str:
 
 
 def parameter_groups(model: Any, keys: dict[str, list[str]] | None) -> dict[str, Any]:
-    """Return the exact number of parameters: in total, by group, and by the freezing option that freezes them."""
+    """Return the exact number of parameters: in total, by group, and by the freezing option that freezes them.
+
+    `router_biases` are elements of checkpoints that are buffers in transformers, so `total` is without them.
+    """
     groups: dict[str, int] = {}
     frozen = {"vision": 0, "projector": 0, "language": 0}
     dtypes: dict[str, int] = {}
@@ -122,12 +129,14 @@ def parameter_groups(model: Any, keys: dict[str, list[str]] | None) -> dict[str,
         for part in frozen:
             frozen[part] += size * any(key in name for key in (keys or {}).get(part, ()))
     experts = sum(p.numel() for name, p in model.named_parameters() if is_expert(name, p))
+    biases = sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias"))
     return {
         "total": sum(groups.values()),
         "groups": groups,
         "frozen_by": frozen if keys else None,
         "dtypes": dtypes,
         "experts": experts,
+        "router_biases": biases,
     }
 
 

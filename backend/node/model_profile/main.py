@@ -255,7 +255,10 @@ def _complete_rotary(config: Any) -> None:
     """Add the sections of multimodal rotary embeddings that a shortened config.json lacks. They change no cost."""
     for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))):
         rotary = getattr(part, "rope_parameters", None)
-        if isinstance(rotary, dict) and "mrope_section" not in rotary and getattr(part, "num_attention_heads", None):
+        if not isinstance(rotary, dict) or any(isinstance(value, dict) for value in rotary.values()):
+            # Settings by type of layer have no sections. Heads then may differ in width (Gemma 4).
+            continue
+        if "mrope_section" not in rotary and getattr(part, "num_attention_heads", None):
             width = getattr(part, "head_dim", None) or part.hidden_size // part.num_attention_heads
             rotary["mrope_section"] = [width // 2 - 2 * (3 * width // 16), 3 * width // 16, 3 * width // 16]
 
