@@ -14,14 +14,12 @@ from backend.job.model import ModelShape
 from backend.job.mtp import counted_layers, requested_layers
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 from backend.job.traits import EngineTraits
 
 RULES: list[BoundRule] = []
-everywhere = registrar(RULES, lambda traits: True)
-llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory")
-hugging_face = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
-mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
+rule = registrar(RULES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,11 +256,10 @@ def allow_code(job: Job) -> Mapping[str, Mapping[str, object]]:
 
 def is_ignored(key: str, traits: EngineTraits) -> bool:
     """Return whether an engine accepts a key without ever reading it."""
-    is_mcore_adapter = traits.is_megatron and traits.environment == "llamafactory"
-    return is_mcore_adapter and _NOT_MEGATRONS.fullmatch(key) is not None
+    return scopes.mcore_adapter(traits) and _NOT_MEGATRONS.fullmatch(key) is not None
 
 
-@everywhere
+@rule(scopes.everywhere)
 def figures_count_the_keys(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The estimate reads few keys of `extra`. Of those that it does not read, some change memory or time."""
     off = {"sequence_parallel_size": 1}
@@ -282,7 +279,7 @@ def _is_counted(key: str, job: Job, shape: ModelShape) -> bool:
     return key == "mtp_shared_weights" and requested_layers(job) < 2
 
 
-@llamafactory
+@rule(scopes.llamafactory)
 def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory's parser raises this on every rank, after minutes of imports. The first conflict is returned."""
     for clash in CLASHES:
@@ -295,7 +292,7 @@ def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return None
 
 
-@mcore_adapter
+@rule(scopes.mcore_adapter)
 def keys_have_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The parser accepts every key of LLaMA-Factory and transformers; Megatron's trainer reads few of them."""
     ignored = [key for key, value in job.extra.items() if value and is_ignored(str(key), job.traits)]
@@ -306,7 +303,7 @@ def keys_have_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
                     edit={"extra": others})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.llamafactory_trainer)
 def fp8_has_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers 5 passes its own precision to Accelerate, so that of LLaMA-Factory is never read.
 

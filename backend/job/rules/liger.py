@@ -5,14 +5,14 @@ from backend.job.liger import has_effect, has_fused_loss, own_loss
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
-hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
-megatron = registrar(RULES, lambda traits: traits.is_megatron)
+rule = registrar(RULES)
 
 
-@megatron
+@rule(scopes.megatron)
 def liger_is_hugging_faces(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The Megatron path never reads enable_liger_kernel."""
     if not job.training.liger:
@@ -20,7 +20,7 @@ def liger_is_hugging_faces(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
     return problem("liger_ignored", "training.liger", "warning", engine=job.engine, edit={"training.liger": False})
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def liger_replaces_something(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory only logs `Current model does not support liger kernel`, and transformers' trainer logs nothing
     that a user sees (backend/job/liger.py)."""
@@ -30,7 +30,7 @@ def liger_replaces_something(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
                    edit={"training.liger": False})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def ligers_loss_is_fused(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Liger has kernels for the modules of some types, and no loss without logits. A trainer that computes the loss
     itself reads all logits too."""
