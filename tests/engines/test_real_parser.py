@@ -27,7 +27,7 @@ from backend.node.samples.main import mixed
 from backend.runs.launch.derived_start import SHARED_MEMORY
 from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
-from tests.job.test_rules import REFUSED_BY_THE_PARSER
+from tests.job.rule_cases.keys import REFUSED_BY_THE_PARSER
 from tests.nodes import needs_node_environment
 from tools.programs import (
     LLAMAFACTORY_MAIN,
