@@ -16,6 +16,9 @@ FLASH_ATTENTION = "flash_attention_2"
 """transformers' name of FlashAttention 2."""
 FLASH_ATTENTION_3 = "flash_attention_3"
 """transformers' name of FlashAttention 3."""
+AMPERE = 8.0
+"""The least compute capability with FlashAttention 2: "Ampere, Ada, or Hopper GPUs" (README of
+github.com/Dao-AILab/flash-attention; its hopper/flash_api.cpp: "only supports Ampere GPUs or newer")."""
 NO_FLASH_ATTENTION_3 = 10.0
 """The least compute capability without its kernels: those for 9.0, which it takes for later GPUs too, run on Hopper
 alone (Dao-AILab/flash-attention 0251105 hopper/static_switch.h ARCH_SWITCH, hopper/setup.py `sm_90a`)."""
@@ -36,6 +39,12 @@ nvte_get_fused_attn_backend_v2; version 2.9 has the same condition)."""
 def is_fused(job: Job, shape: ModelShape, gpu: Gpu) -> bool:
     """Return whether attention runs as a fused kernel. FlashAttention needs a GPU with bf16."""
     return gpu.supports_bf16 and job.training.precision != "fp32" and not stores_scores(job, shape)
+
+
+def has_flash_attention(shape: ModelShape, gpu: Gpu) -> bool:
+    """Return whether FlashAttention 2 has a kernel for the model's heads on this GPU, as far as is known."""
+    is_new_enough = gpu.compute_capability is None or gpu.compute_capability >= AMPERE
+    return gpu.device != "cpu" and is_new_enough and shape.widest_head <= WIDEST_HEAD
 
 
 def runs_math_kernel(job: Job, shape: ModelShape, gpu: Gpu) -> bool:

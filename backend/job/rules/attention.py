@@ -1,6 +1,7 @@
 """Rules for the implementation of attention: what the model's heads, sinks and bounded scores need."""
 
 from backend.job.attention import (
+    AMPERE,
     EAGER_IN_SWIFT,
     FLASH_ATTENTION,
     FLASH_ATTENTION_3,
@@ -33,8 +34,6 @@ rule = registrar(RULES)
 
 FLASH_FOR_PACKING = tuple(f"flash_attention_{version}" for version in (2, 3, 4))
 """What ms-swift's packing takes (4.6.0 arguments/sft_args.py _check_padding_free)."""
-AMPERE = 8.0
-"""The least compute capability with FlashAttention."""
 WITHOUT_SINKS = ("sdpa", FLASH_ATTENTION, FLASH_ATTENTION_3)
 """Implementations that transformers refuses for sinks (5.6.0 modeling_gpt_oss.py `_supports_sdpa` and
 `_compatible_flash_implementations`; 5.19 modeling_deepseek_v4.py and modeling_hy_v4.py `_supports_flash_attn`)."""
@@ -100,14 +99,15 @@ def flash_attention_3_has_kernels_for_this_gpu(job: Job, shape: ModelShape, gpu:
 
 @rule(scopes.hugging_face)
 def flash_attention_has_kernels_from_ampere_on(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """FlashAttention 2 supports "Ampere, Ada, or Hopper GPUs" (README of github.com/Dao-AILab/flash-attention; its
-    hopper/flash_api.cpp: "only supports Ampere GPUs or newer")."""
+    """FlashAttention has no kernels for older GPUs (source: AMPERE)."""
     capability = gpu.compute_capability
     runs = implementation(job, shape)
     if not runs.startswith("flash") or capability is None or capability >= AMPERE:
         return None
     is_swift = job.traits.environment == "swift"
-    key, chosen = ("attn_impl", "eager" if shape.has_sinks else "sdpa") if is_swift else ("flash_attn", "sdpa")
+    key, chosen = ("attn_impl" if is_swift else "flash_attn"), "sdpa"
+    if shape.has_softcap or (is_swift and shape.has_sinks):  # SDPA has neither
+        chosen = "eager" if is_swift else "disabled"
     edit = {**(_unpacked(job) if is_swift else {}), "extra": {**job.extra, key: chosen}}
     return problem("flash_attention_not_on_gpu", "engine", version=runs[-1] if runs[-1].isdigit() else "2",
                    gpu=gpu.name, capability=f"{capability:.1f}", needed="≥8.0", key=key, chosen=chosen,

@@ -50,9 +50,9 @@ def shares_fit_the_data_for_evaluation(job: Job, shape: ModelShape, gpu: Gpu) ->
     names = evaluated.split(",") if isinstance(evaluated, str) else evaluated or []
     if shares is None or not names or len(names) == len(shares):
         return None
-    return problem(
-        "mix_count_of_evaluation", "training.eval_dataset", edit={SHARES: None}, shares=len(shares), names=len(names)
-    )
+    others = {key: value for key, value in job.extra.items() if key != "interleave_probs"}
+    return problem("mix_count_of_evaluation", "training.eval_dataset", shares=len(shares), names=len(names),
+                   edit={SHARES: None, **({"extra": others} if len(others) < len(job.extra) else {})})  # fmt: skip
 
 
 @rule(scopes.llamafactory)

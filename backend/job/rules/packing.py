@@ -6,6 +6,7 @@ Sources are files of LLaMA-Factory 0.9.5. Those of its main, ff6d4d12e, are the 
 from backend.job.attention import (
     FLASH_ATTENTION,
     asked_of_llamafactory,
+    has_flash_attention,
     masks_packs,
     of_llamafactory,
     takes_flash_attention_if_installed,
@@ -99,11 +100,14 @@ def neat_packs_have_a_kernel(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
     runs = of_llamafactory(job, shape)
     if not _packs_neatly(job) or runs in ("sdpa", "eager", FLASH_ATTENTION):
         return None
-    # LLaMA-Factory takes the kernel of gpt-oss whatever a job asks for.
-    is_own = shape.model_type == "gpt_oss"
-    edit = _not_neat(job) if is_own else {"extra": {**job.extra, "flash_attn": "fa2"}, **_single(job)}
-    return problem("neat_packing_with_kernel", "extra.neat_packing", case="kernel" if is_own else "fa3",
-                   model_type=shape.model_type, edit=edit)  # fmt: skip
+    edit: dict[str, object]
+    if shape.model_type == "gpt_oss":  # LLaMA-Factory takes the kernel whatever a job asks for
+        case, edit = "kernel", _not_neat(job)
+    elif has_flash_attention(shape, gpu):
+        case, edit = "fa3", {"extra": {**job.extra, "flash_attn": "fa2"}, **_single(job)}
+    else:
+        case, edit = "sdpa", {"extra": {**job.extra, "flash_attn": "sdpa"}}
+    return problem("neat_packing_with_kernel", "extra.neat_packing", case=case, model_type=shape.model_type, edit=edit)
 
 
 @rule(scopes.llamafactory_trainer)
