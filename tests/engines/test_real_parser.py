@@ -377,4 +377,4 @@ def refusals() -> dict[str, str | None]:
 def test_the_parser_refuses_what_the_rule_refuses(number: int) -> None:
     extra = REFUSED_BY_THE_PARSER[number][1]
     # transformers' callback checks it when the training starts.
-    assert refusals()[str(number)] or extra == {"early_stopping_steps": 3}
+    assert refusals()[str(number)] or "early_stopping_steps" in extra

@@ -33,6 +33,19 @@ class Clash:
     """The conflicting part of the job, in technical terms that need no translation."""
 
 
+COUNT_IF_ZERO = frozenset({
+    "adapter_name_or_path", "early_stopping_steps", "eval_dataset", "interleave_probs", "loraplus_lr_ratio",
+    "max_samples", "moe_expert_capacity_factor",
+})  # fmt: skip
+"""Keys that the engine compares with None (`loraplus_lr_ratio is not None`), so that 0 or an empty text is a value."""
+
+
+def is_given(job: Job, key: str) -> bool:
+    """Return whether the job has a value of this key other than the one that switches it off."""
+    value = job.extra.get(key)
+    return value is not None if key in COUNT_IF_ZERO else bool(value)
+
+
 def _sharded(job: Job) -> bool:
     return job.traits.zero_stage == 3
 
@@ -66,7 +79,7 @@ def _prepared(job: Job) -> bool:
 
 
 def _evaluates_on_other_data(job: Job) -> bool:
-    return bool(job.eval_dataset)
+    return bool(job.training.eval_dataset) or is_given(job, "eval_dataset")
 
 
 def _streams(job: Job) -> bool:
@@ -103,7 +116,7 @@ def _packs_sequences(job: Job) -> bool:
 
 
 def _lacks(key: str) -> Callable[[Job], bool]:
-    return lambda job: job.traits.is_megatron and not job.extra.get(key)
+    return lambda job: job.traits.is_megatron and not is_given(job, key)
 
 
 def _gathers_all(job: Job) -> bool:
@@ -119,7 +132,7 @@ def _with_adapters(job: Job) -> bool:
 
 
 def _has(*keys: str) -> Callable[[Job], bool]:
-    return lambda job: any(job.extra.get(key) for key in keys)
+    return lambda job: any(is_given(job, key) for key in keys)
 
 
 def _full(job: Job) -> bool:
@@ -177,7 +190,7 @@ CLASHES = (
     Clash(key="use_galore", applies=_has("use_apollo"), other="use_apollo"),
     Clash(key="use_llama_pro", applies=_full, other="training.method: full"),
     Clash(key="dpo_label_smoothing", applies=_trains_another_preference, other="training.dpo.loss"),
-    Clash(key="create_new_adapter", applies=lambda job: _quantised(job) and bool(job.extra.get("adapter_name_or_path")),
+    Clash(key="create_new_adapter", applies=lambda job: _quantised(job) and is_given(job, "adapter_name_or_path"),
           other="training.method: qlora, adapter_name_or_path"),
     Clash(key="adapter_name_or_path", applies=_has_several_adapters, other="training.method: qlora"),
     Clash(key="quantization_device_map", applies=lambda job: job.extra.get("quantization_device_map") == "auto",
@@ -285,7 +298,7 @@ def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     for clash in CLASHES:
         # LLaMA-Factory gets the bounds of pixels for models with a tower alone.
         is_read = shape.vision or not clash.key.endswith("_min_pixels")
-        if job.extra.get(clash.key) and is_read and clash.applies(job):
+        if is_given(job, clash.key) and is_read and clash.applies(job):
             others = {key: value for key, value in job.extra.items() if key != clash.key}
             return problem("extra_clash", f"extra.{clash.key}", key=clash.key, other=clash.other,
                             edit={"extra": others})  # fmt: skip

@@ -19,6 +19,12 @@ REFUSED_BY_THE_PARSER = [
     ({"model.preset": "qwen3-vl-8b"}, {"video_min_pixels": 10**9}),
     ({**EVALUATES, "training.save_steps": 250}, {"load_best_model_at_end": True}),
     (EVALUATES, {"early_stopping_steps": 3}),
+    ({}, {"loraplus_lr_ratio": 0.0}),
+    ({}, {"adapter_name_or_path": ""}),
+    ({}, {"interleave_probs": ""}),
+    ({}, {"val_size": 0.1, "eval_dataset": ""}),
+    ({"training.max_steps": 9}, {"streaming": True, "max_samples": 0}),
+    (EVALUATES, {"early_stopping_steps": 0}),
 ]  # fmt: skip
 """Values that LLaMA-Factory's get_train_args refuses; tests/engines/test_real_parser.py asks it."""
 CASES = [
