@@ -168,6 +168,9 @@ def test_plans_people_use_have_no_problem(base, values):
         ),
         (DENSE, {"engine": "llamafactory-ddp", "extra": {"use_galore": True, "infer_backend": "huggingface"}}),
         (DENSE, {"engine": "llamafactory-zero3", "extra": {"use_badam": True, "badam_mode": "layer"}}),
+        (DENSE, {"engine": "llamafactory-ddp", "extra": {"galore_layerwise": True, "apollo_layerwise": True}}),
+        (DENSE, {"engine": "llamafactory-ddp", "training.precision": "fp16", "extra": {"bf16_full_eval": True}}),
+        (DENSE, {"engine": "llamafactory-ddp", "extra": {"image_min_pixels": 768 * 768}}),
     ],
 )
 def test_keys_of_extra_that_go_together_pass(base, values):
