@@ -108,6 +108,8 @@ CASES = [
     *((GLM, {"engine": engine, "training.liger": True}, "liger_has_no_effect")
       for engine in ("llamafactory-zero3", "swift-zero3")),
     (VISION, {"engine": "llamafactory-zero3", "training.liger": True, "training.stage": "dpo"}, "liger_has_no_effect"),
+    *((base, {"engine": "swift-zero3", "training.liger": True, "training.stage": stage}, "liger_ends_training")
+      for base, stage in ((DENSE, "rm"), (VISION, "rm"), (DENSE, "kto"), (GLM, "kto"))),
     (MLLAMA, {"engine": "llamafactory-zero3", **FROZEN, "training.liger": True}, "liger_keeps_logits"),
     (PLAIN_GRANITE, {"engine": "swift-zero3", "training.liger": True}, "liger_keeps_logits"),
     (DENSE, {"engine": "llamafactory-zero3", "training.liger": True, "extra": {"use_dft_loss": True}},
