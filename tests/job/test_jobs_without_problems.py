@@ -175,6 +175,12 @@ def test_plans_people_use_have_no_problem(base, values):
         (DENSE, {"engine": "llamafactory-ddp", "extra": {"galore_layerwise": True, "apollo_layerwise": True}}),
         (DENSE, {"engine": "llamafactory-ddp", "training.precision": "fp16", "extra": {"bf16_full_eval": True}}),
         (DENSE, {"engine": "llamafactory-ddp", "extra": {"image_min_pixels": 768 * 768}}),
+        (DENSE, {"engine": "swift-zero3", "training.stage": "dpo", "extra": {"ref_model": "/r"}}),
+        (DENSE, {"engine": "swift-zero3", "extra": {"padding_free": True, "attn_impl": "flash_attn"}}),
+        (DENSE, {"engine": "swift-zero3", "extra": {"rope_scaling": "yarn", "max_model_len": 65_536}}),
+        (DENSE, {"engine": "swift-zero3", "extra": {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}}),
+        (DENSE, {"engine": "swift-zero3", "training.stage": "dpo", "extra": {"sequence_parallel_size": 2}}),
+        (DENSE, {"engine": "swift-zero3", "training.stage": "rm", "extra": {"sequence_parallel_size": 1}}),
     ],
 )
 def test_keys_of_extra_that_go_together_pass(base, values):

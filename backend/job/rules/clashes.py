@@ -1,12 +1,15 @@
-"""Keys of `extra` that LLaMA-Factory 0.9.5 and mcore_adapter refuse together with another value of the job.
+"""Keys of `extra` that LLaMA-Factory 0.9.5, mcore_adapter and ms-swift refuse together with another value of the job.
 
 Sources: LLaMA-Factory src/llamafactory/hparams/{parser,data_args,finetuning_args,model_args}.py; mcore_adapter
-training_args.py, trainer/trainer.py, trainer/dpo_trainer.py; megatron-core 0.16.1 transformer/transformer_config.py.
+training_args.py, trainer/trainer.py, trainer/dpo_trainer.py; megatron-core 0.16.1 transformer/transformer_config.py;
+ms-swift 4.6.0 swift/arguments/{sft_args,rlhf_args}.py, base_args/{base_args,model_args}.py.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from backend.job.attention import asked_of_swift
+from backend.job.extra_values import mapping_of
 from backend.job.job import Job
 from backend.job.mixing import mixing_of
 
@@ -234,3 +237,46 @@ CLASHES = (
     # trainer.py _prepare_train_inputs then reads position_ids, which it has not computed.
     Clash(key="mtp_num_layers", applies=_packs_sequences, other="neat_packing, sequence_packing"),
 )  # fmt: skip
+
+
+def _uses_no_reference(job: Job) -> bool:
+    return not job.has_reference or job.training.method != "full"
+
+
+def _has_no_flash_attention(job: Job) -> bool:
+    return not str(asked_of_swift(job)).startswith("flash_attention_")
+
+
+def _packs_or_streams(job: Job) -> bool:
+    return job.training.packing or _streams(job)
+
+
+def _scales_by_an_unknown_factor(job: Job) -> bool:
+    """Return whether ms-swift cannot compute the factor: neither it nor the longest sequence is given."""
+    scaling = mapping_of(job.extra.get("rope_scaling"))
+    is_plain = scaling.get("rope_type", scaling.get("type")) == "default"
+    return "factor" not in scaling and not is_plain and not is_given(job, "max_model_len")
+
+
+def _cuts_what_it_cannot(job: Job) -> bool:
+    no_pairs = job.training.stage in ("pt", "sft", "grpo")
+    return job.extra.get("sequence_parallel_size") != 1 and not no_pairs and swift_kind(job) != "dpo"
+
+
+def swift_kind(job: Job) -> str:
+    """Return the rlhf_type of a job of ms-swift; the stage if it is none."""
+    loss = job.training.dpo.loss
+    return {"orpo": "orpo", "simpo": "cpo"}.get(loss, "dpo") if job.training.stage == "dpo" else job.training.stage
+
+
+SWIFT_CLASHES = (
+    Clash(key="load_best_model_at_end", applies=_never_evaluates, other="training.eval_steps: null"),
+    Clash(key="load_best_model_at_end", applies=_saves_between_evaluations,
+          other="training.save_steps, training.eval_steps"),
+    Clash(key="ref_model", applies=_uses_no_reference, other="training.stage, training.method"),
+    Clash(key="padding_free", applies=_has_no_flash_attention, other="attn_impl"),
+    Clash(key="lazy_tokenize", applies=_packs_or_streams, other="training.packing, streaming"),
+    Clash(key="rope_scaling", applies=_scales_by_an_unknown_factor, other="max_model_len: null"),
+    Clash(key="sequence_parallel_size", applies=_cuts_what_it_cannot, other="training.stage, training.dpo.loss"),
+)  # fmt: skip
+"""The same of ms-swift's Hugging Face trainers."""

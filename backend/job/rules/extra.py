@@ -5,7 +5,7 @@ trainer/trainer.py.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -14,7 +14,7 @@ from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
-from backend.job.rules.clashes import CLASHES, MOST_PIXELS, is_given
+from backend.job.rules.clashes import CLASHES, MOST_PIXELS, SWIFT_CLASHES, Clash, is_given
 from backend.job.traits import EngineTraits
 
 RULES: list[BoundRule] = []
@@ -74,9 +74,8 @@ def _is_counted(key: str, job: Job, shape: ModelShape) -> bool:
 @rule(scopes.llamafactory)
 def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory's parser raises this on every rank, after minutes of imports. The first conflict is returned."""
-    for clash in CLASHES:
-        if is_given(job, clash.key) and clash.applies(job):
-            return _clash(job, clash.key, clash.other)
+    if found := _first_clash(job, CLASHES):
+        return found
     for name, most in MOST_PIXELS.items():
         # LLaMA-Factory gets the job's bounds for models with a tower alone.
         own, least = getattr(job.training, name) if shape.vision else most, job.extra.get(_least(name))
@@ -85,13 +84,25 @@ def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return None
 
 
+@rule(scopes.swift_trainer)
+def keys_go_with_ms_swift(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift's arguments raise this on every rank. The first conflict is returned."""
+    return _first_clash(job, SWIFT_CLASHES)
+
+
+def _first_clash(job: Job, clashes: Iterable[Clash]) -> Problem | None:
+    found = next((clash for clash in clashes if is_given(job, clash.key) and clash.applies(job)), None)
+    return _clash(job, found.key, found.other) if found else None
+
+
 def _least(name: str) -> str:
     return name.replace("_max_", "_min_")
 
 
 def _clash(job: Job, key: str, other: str) -> Problem:
     others = {name: value for name, value in job.extra.items() if name != key}
-    return problem("extra_clash", f"extra.{key}", key=key, other=other, edit={"extra": others})
+    program = "ms-swift" if job.traits.environment == "swift" else "LLaMA-Factory"
+    return problem("extra_clash", f"extra.{key}", key=key, other=other, program=program, edit={"extra": others})
 
 
 @rule(scopes.mcore_adapter)

@@ -33,7 +33,29 @@ REFUSED_BY_THE_PARSER = [
     (EVALUATES, {"early_stopping_steps": 0}),
 ]  # fmt: skip
 """Values that LLaMA-Factory's get_train_args refuses; tests/engines/test_real_parser.py asks it."""
+REFUSED_BY_MS_SWIFT = [
+    ({}, {"load_best_model_at_end": True}),
+    ({**EVALUATES, "training.save_steps": 250}, {"load_best_model_at_end": True}),
+    ({"training.stage": "dpo", "training.method": "lora"}, {"ref_model": "/r"}),
+    ({"training.stage": "dpo", "training.dpo.loss": "simpo"}, {"ref_model": "/r"}),
+    ({"training.stage": "rm"}, {"ref_model": "/r"}),
+    ({}, {"padding_free": True}),
+    ({}, {"padding_free": True, "attn_impl": "sdpa"}),
+    ({"training.packing": True}, {"lazy_tokenize": True}),
+    ({"training.max_steps": 9}, {"lazy_tokenize": True, "streaming": True}),
+    ({}, {"rope_scaling": "yarn"}),
+    ({"training.stage": "kto"}, {"sequence_parallel_size": 2}),
+    ({"training.stage": "dpo", "training.dpo.loss": "orpo"}, {"sequence_parallel_size": 2}),
+]
+"""Values that ms-swift's arguments refuse; tests/engines/test_swift_trainer.py asks them."""
+PACKED_BY_NO_MS_SWIFT = [
+    {"training.stage": "rm"}, *({"training.stage": "dpo", "training.dpo.loss": loss} for loss in ("orpo", "simpo")),
+]  # fmt: skip
 CASES = [
+    *((DENSE, {"engine": "swift-zero3", **values, "extra": extra}, "extra_clash")
+      for values, extra in REFUSED_BY_MS_SWIFT),
+    *((DENSE, {"engine": "swift-zero3", "training.packing": True, **values}, "packing_not_of_stage")
+      for values in PACKED_BY_NO_MS_SWIFT),
     (DENSE, {"training.samples": 1_000_000}, "tokenise_first"),
     (DENSE, {"training.prepare.shuffle": True, "extra": {"tokenized_path": "/t"}}, "extra_clash"),
     (DENSE, {"training.prepare.tokenize": True, "training.max_steps": 9, "extra": {"streaming": True}}, "extra_clash"),
