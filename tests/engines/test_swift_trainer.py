@@ -1,6 +1,7 @@
 """ms-swift's Hugging Face trainers: their arguments express the job, and its own argument classes accept them."""
 
 import json
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.presets import models
 from backend.job.problems import errors
+from backend.job.rules.swift_rlhf_keys import RLHF_KEYS
 from backend.job.traits import TRAITS
 from tests.engines.jobs import job, place
 from tests.engines.test_swift_megatron import on_disk
@@ -254,6 +256,18 @@ def answers(python: str, tmp_path_factory: pytest.TempPathFactory) -> Mapping[st
 
 NEEDS = {"qlora": "bitsandbytes", "grpo of qlora": "bitsandbytes", "pretraining": "flash"}
 """Case -> the package that this machine may lack, as ms-swift's or transformers' error names it."""
+
+
+@pytest.mark.e2e
+@pytest.mark.engines
+def test_the_kept_list_of_keys_of_pairs_is_what_ms_swift_says(python: str) -> None:
+    program = (
+        "import dataclasses, json; from swift.arguments import RLHFArguments, SftArguments;"
+        "own, other = ({field.name for field in dataclasses.fields(kind) if field.init}"
+        " for kind in (RLHFArguments, SftArguments)); print(json.dumps(sorted(own - other)))"
+    )
+    run = subprocess.run([python, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True, cwd="/")
+    assert json.loads(run.stdout.splitlines()[-1]) == sorted(RLHF_KEYS)
 
 
 REFUSED = [

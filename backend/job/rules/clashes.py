@@ -12,6 +12,7 @@ from backend.job.attention import asked_of_swift
 from backend.job.extra_values import mapping_of
 from backend.job.job import Job
 from backend.job.mixing import mixing_of
+from backend.job.rules.swift_rlhf_keys import RLHF_KEYS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,6 +240,10 @@ CLASHES = (
 )  # fmt: skip
 
 
+def _trains_no_pairs(job: Job) -> bool:
+    return job.training.stage in ("pt", "sft")
+
+
 def _uses_no_reference(job: Job) -> bool:
     return not job.has_reference or job.training.method != "full"
 
@@ -273,6 +278,7 @@ SWIFT_CLASHES = (
     Clash(key="load_best_model_at_end", applies=_never_evaluates, other="training.eval_steps: null"),
     Clash(key="load_best_model_at_end", applies=_saves_between_evaluations,
           other="training.save_steps, training.eval_steps"),
+    *(Clash(key=key, applies=_trains_no_pairs, other="training.stage: pt, sft") for key in sorted(RLHF_KEYS)),
     Clash(key="ref_model", applies=_uses_no_reference, other="training.stage, training.method"),
     Clash(key="padding_free", applies=_has_no_flash_attention, other="attn_impl"),
     Clash(key="lazy_tokenize", applies=_packs_or_streams, other="training.packing, streaming"),

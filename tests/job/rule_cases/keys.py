@@ -39,6 +39,8 @@ REFUSED_BY_MS_SWIFT = [
     ({"training.stage": "dpo", "training.method": "lora"}, {"ref_model": "/r"}),
     ({"training.stage": "dpo", "training.dpo.loss": "simpo"}, {"ref_model": "/r"}),
     ({"training.stage": "rm"}, {"ref_model": "/r"}),
+    ({}, {"rpo_alpha": 0.1}),
+    ({"training.stage": "pt", "training.max_steps": 9}, {"ld_alpha": 0.5}),
     ({}, {"padding_free": True}),
     ({}, {"padding_free": True, "attn_impl": "sdpa"}),
     ({"training.packing": True}, {"lazy_tokenize": True}),
