@@ -28,9 +28,10 @@ class Clash:
 
 COUNT_IF_ZERO = frozenset({
     "adapter_name_or_path", "early_stopping_steps", "eval_dataset", "interleave_probs", "loraplus_lr_ratio",
-    "max_samples", "moe_expert_capacity_factor",
+    "max_samples", "moe_expert_capacity_factor", *RLHF_KEYS,
 })  # fmt: skip
-"""Keys that the engine compares with None (`loraplus_lr_ratio is not None`), so that 0 or an empty text is a value."""
+"""Keys that count with 0, False or an empty text too: the engine compares them with None (`loraplus_lr_ratio is not
+None`), or does not know them."""
 
 
 def is_given(job: Job, key: str) -> bool:

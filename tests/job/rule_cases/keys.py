@@ -40,6 +40,8 @@ REFUSED_BY_MS_SWIFT = [
     ({"training.stage": "dpo", "training.dpo.loss": "simpo"}, {"ref_model": "/r"}),
     ({"training.stage": "rm"}, {"ref_model": "/r"}),
     ({}, {"rpo_alpha": 0.1}),
+    ({}, {"desirable_weight": 0.0}),
+    ({}, {"sync_ref_model": False}),
     ({"training.stage": "pt", "training.max_steps": 9}, {"ld_alpha": 0.5}),
     ({}, {"padding_free": True}),
     ({}, {"padding_free": True, "attn_impl": "sdpa"}),
