@@ -6,13 +6,11 @@ stdout, last line: JSON, case -> {error, arguments}. Without Transformer Engine,
 
 import json
 import os
-import runpy
 import sys
 import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ARGUMENTS = HERE.parent / "backend" / "node" / "checks" / "engine_args.py"
 
 
 def parse(program, files, environment):
@@ -26,7 +24,7 @@ def parse(program, files, environment):
             Path(folder, name).write_text(text)
         os.chdir(folder)
         try:
-            arguments = program["parse_swift"]()
+            arguments = program.parse_swift()
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}
         finally:
@@ -42,13 +40,16 @@ def main():
     import swift_without_gpu
 
     swift_without_gpu.install()
-    program = runpy.run_path(str(ARGUMENTS), run_name="engine_args")
-    program["set_one_rank"]()
+    # Last, because modules of ms-swift's environment come first.
+    sys.path.append(str(HERE.parent))
+    from backend.node.checks import engine_args
+
+    engine_args.set_one_rank()
     cases = json.load(sys.stdin)
     # The first one selects what is imported.
     first = next(iter(cases.values()))["environment"]
     os.environ.update({name: text for name, text in first.items() if not name.endswith("_SOCKET_IFNAME")})
-    results = {case: parse(program, **rendered) for case, rendered in cases.items()}
+    results = {case: parse(engine_args, **rendered) for case, rendered in cases.items()}
     print("\n" + json.dumps(results, default=str))
 
 

@@ -67,5 +67,6 @@ def install():
 
 if __name__ == "__main__":
     install()
-    file = Path(__file__).parents[1] / "backend" / "node" / "checks" / "engine_args.py"
-    runpy.run_path(str(file), run_name="__main__")
+    # Last, because modules of ms-swift's environment come first.
+    sys.path.append(str(Path(__file__).parents[1]))
+    runpy.run_module("backend.node.checks.engine_args", run_name="__main__", alter_sys=True)

@@ -15,12 +15,12 @@ from typing import Any
 
 import yaml
 
+from backend.cluster.node_programs import node_program
 from tools.programs import NODE_PYTHON, mcore_adapter_source, swift_python
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "presets" / "engine_keys.yaml"
 WITHOUT_GPU = Path(__file__).with_name("swift_without_gpu.py")
-ENGINE_WORD = ROOT / "backend" / "node" / "checks" / "engine_args.py"
 SOURCES = {
     "llamafactory": "https://github.com/hiyouga/LLaMA-Factory/tree/v{}/src/llamafactory/hparams",
     "llamafactory_trainer": "https://github.com/hiyouga/LLaMA-Factory/blob/v{}/src/llamafactory/hparams/training_args.py",
@@ -58,7 +58,7 @@ def engine_keys(python: Path | str, engine: str, environment: Mapping[str, str])
     question = {"engine": engine, "environment": {"HF_HUB_OFFLINE": "1", **environment}}
     command = [str(python), "-W", "ignore", "-", "keys", json.dumps(question), "--token", "T"]
     env = {**os.environ, **environment}
-    process = subprocess.run(command, input=ENGINE_WORD.read_bytes(), env=env, capture_output=True, check=False)
+    process = subprocess.run(command, input=node_program("engine_args.py"), env=env, capture_output=True, check=False)
     return _output(process)
 
 

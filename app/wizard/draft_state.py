@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu, known_model, resolve_gpu
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
+from backend.job.rules.following import with_following_edits
 from backend.job.unestimated import UnestimatedModel
 from backend.planning import unequal_stages
 
@@ -86,7 +88,8 @@ def read(draft: Mapping[str, Any], home: Path) -> DraftState:
         return _unread(_with_following_fixes(draft, home, problems))
     gpu, model = _try(lambda: resolve_gpu(job.cluster), problems), _try(lambda: known_model(job.model), problems)
     if gpu and model:
-        problems += [*check_resolved(job, model, gpu), *check_engine(job)]
+        check = partial(_check, gpu=gpu, model=model)
+        problems += with_following_edits(job, check(job), check)
     memory, figures = None, None
     shape = None if isinstance(model, UnestimatedModel) else model
     if gpu and shape and not errors(p for p in problems if not _is_for_launch(p.field)):
@@ -174,7 +177,11 @@ def _broken_rules(job: Job | None) -> list[Problem]:
         gpu, model = resolve_gpu(job.cluster), known_model(job.model)
     except ProblemsError:
         return []
-    return errors([*check_resolved(job, model, gpu), *check_engine(job)])
+    return errors(_check(job, gpu, model))
+
+
+def _check(job: Job, gpu: Gpu, model: ModelShape | UnestimatedModel) -> list[Problem]:
+    return [*check_resolved(job, model, gpu), *check_engine(job)]
 
 
 def _unread(problems: Iterable[Problem]) -> DraftState:

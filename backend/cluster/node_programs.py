@@ -124,7 +124,13 @@ PROGRAMS = {
     "hardware.py": ("tools.py", "nvidia_smi.py", "checks/hardware.py"),
     "fingerprints.py": ("regular_file.py", "checks/fingerprints.py"),
     "dial.py": ("checks/dial.py",),
-    "engine_args.py": ("checks/engine_args.py",),
+    "engine_args.py": (
+        "checks/environment_faults.py",
+        "checks/model_class.py",
+        "checks/swift_arguments.py",
+        "checks/engine_keys.py",
+        "checks/engine_args.py",
+    ),
     MODEL_PROFILE: (
         "model_profile/__init__.py",
         "model_profile/problem.py",

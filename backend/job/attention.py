@@ -76,6 +76,11 @@ def has_flash_attention(gpu: Gpu) -> bool:
     return gpu.supports_bf16 and (gpu.compute_capability is None or gpu.compute_capability >= AMPERE)
 
 
+def takes_flash_attention(shape: ModelShape, gpu: Gpu) -> bool:
+    """Return whether FlashAttention 2 has a kernel for the model's heads on this GPU, as far as is known."""
+    return gpu.device != "cpu" and has_flash_attention(gpu) and shape.widest_head <= WIDEST_HEAD
+
+
 def _of_sdpa(job: Job, gpu: Gpu) -> AttentionKind:
     """Return what torch's SDPA runs.
 

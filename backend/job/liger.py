@@ -123,7 +123,7 @@ def has_effect(job: Job, model_type: str) -> bool:
     """Return whether the job's engine gives a model of this type any kernel of Liger.
 
     Under ms-swift GRPO and KTO ask for losses of Liger that depend on no type (4.6.0 rlhf_trainers/grpo_trainer.py; trl
-    0.29.1 experimental/kto/kto_trainer.py).
+    0.29.1 experimental/kto/kto_trainer.py). KTO fails with it (rules/liger.py).
     """
     if job.traits.is_megatron:
         return False

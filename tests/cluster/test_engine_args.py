@@ -20,14 +20,12 @@ from backend.cluster.preflight.results import CheckResult, Checks
 from backend.engines import Rendered, render
 from backend.engines.known_keys import programs
 from backend.job.job import Job
-from backend.node.checks.engine_args import (
+from backend.node.checks.engine_args import architecture_fault, error_of
+from backend.node.checks.environment_faults import broken_packages, has_code
+from backend.node.checks.model_class import (
     ArchitectureUnknownError,
     ClassMissingError,
     CodeNotAllowedError,
-    architecture_fault,
-    broken_packages,
-    error_of,
-    has_code,
     require_architecture,
 )
 from tests.engines.jobs import ddp, job, place

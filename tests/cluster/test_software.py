@@ -110,7 +110,7 @@ def test_one_broken_node_does_not_hide_the_others() -> None:
             "llamafactory-megatron",
             {"torch", "transformers", "llamafactory", "mcore_adapter", "megatron", "transformer_engine"},
         ),
-        ("swift-megatron", {"torch", "transformers", "swift", "datasets", "megatron", "transformer_engine"}),
+        ("swift-megatron", {"torch", "transformers", "swift", "datasets", "peft", "megatron", "transformer_engine"}),
     ],
 )
 def test_each_engine_asks_for_what_it_imports(engine: str, modules: set[str]) -> None:

@@ -27,7 +27,7 @@ from backend.node.samples.main import mixed
 from backend.runs.launch.derived_start import SHARED_MEMORY
 from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
-from tests.job.test_rules import REFUSED_BY_THE_PARSER
+from tests.job.rule_cases.keys import REFUSED_BY_THE_PARSER
 from tests.nodes import needs_node_environment
 from tools.programs import (
     LLAMAFACTORY_MAIN,
@@ -377,4 +377,4 @@ def refusals() -> dict[str, str | None]:
 def test_the_parser_refuses_what_the_rule_refuses(number: int) -> None:
     extra = REFUSED_BY_THE_PARSER[number][1]
     # transformers' callback checks it when the training starts.
-    assert refusals()[str(number)] or extra == {"early_stopping_steps": 3}
+    assert refusals()[str(number)] or "early_stopping_steps" in extra

@@ -1,6 +1,7 @@
 """ms-swift's Hugging Face trainers: their arguments express the job, and its own argument classes accept them."""
 
 import json
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,11 @@ from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.presets import models
 from backend.job.problems import errors
+from backend.job.rules.swift_rlhf_keys import RLHF_KEYS
 from backend.job.traits import TRAITS
 from tests.engines.jobs import job, place
 from tests.engines.test_swift_megatron import on_disk
+from tests.job.rule_cases.keys import PACKED_BY_NO_MS_SWIFT, REFUSED_BY_MS_SWIFT
 from tools.programs import SWIFT, swift_python
 from tools.real_parsers import parse_with_swift
 from tools.write_engine_keys import run_swift
@@ -253,6 +256,47 @@ def answers(python: str, tmp_path_factory: pytest.TempPathFactory) -> Mapping[st
 
 NEEDS = {"qlora": "bitsandbytes", "grpo of qlora": "bitsandbytes", "pretraining": "flash"}
 """Case -> the package that this machine may lack, as ms-swift's or transformers' error names it."""
+
+
+@pytest.mark.e2e
+@pytest.mark.engines
+def test_the_kept_list_of_keys_of_pairs_is_what_ms_swift_says(python: str) -> None:
+    program = (
+        "import dataclasses, json; from swift.arguments import RLHFArguments, SftArguments;"
+        "own, other = ({field.name for field in dataclasses.fields(kind) if field.init}"
+        " for kind in (RLHFArguments, SftArguments)); print(json.dumps(sorted(own - other)))"
+    )
+    run = subprocess.run([python, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True, cwd="/")
+    assert json.loads(run.stdout.splitlines()[-1]) == sorted(RLHF_KEYS)
+
+
+REFUSED = [
+    *REFUSED_BY_MS_SWIFT,
+    *((values, {"packing": True, "attn_impl": "flash_attn"}) for values in PACKED_BY_NO_MS_SWIFT),
+]
+
+
+@pytest.fixture(scope="module")
+def refusals(python: str, tmp_path_factory: pytest.TempPathFactory) -> list[str | None]:
+    """Return what its own argument classes say to what rules refuse."""
+    cases = {}
+    for number, (values, extra) in enumerate(REFUSED):
+        allowed = {path: value for path, value in values.items() if path != "training.packing"}
+        the_job = on_disk(with_values(swift("swift-zero3"), allowed), tmp_path_factory.mktemp("models"))
+        rendered = render(the_job, place(the_job))
+        packed = {"packing": True, "attn_impl": "flash_attn"} if "training.packing" in values else {}
+        config = {**yaml.safe_load(rendered.files["config.yaml"]), **packed, **extra}
+        files = {**rendered.files, "config.yaml": yaml.safe_dump(config)}
+        cases[str(number)] = {"files": files, "environment": dict(rendered.commands[0].environment)}
+    answers = parse_with_swift(python, cases)
+    return [answers[str(number)]["error"] for number in range(len(REFUSED))]
+
+
+@pytest.mark.e2e
+@pytest.mark.engines
+@pytest.mark.parametrize("number", range(len(REFUSED)), ids=[str(each) for each in REFUSED])
+def test_ms_swift_refuses_what_the_rule_refuses(number: int, refusals: list[str | None]) -> None:
+    assert refusals[number]
 
 
 @pytest.mark.e2e

@@ -14,7 +14,11 @@ BESIDE = {path.stem for path in (ROOT / "training").glob("*.py")}
 """These files lie side by side in the run folder, and import each other by their own names."""
 ENGINE = {
     "benchmark.py": {"torch"},
-    "checks/engine_args.py": {"deepspeed", "llamafactory", "mcore_adapter", "swift", "torch", "transformers", "yaml"},
+    "checks/engine_args.py": {"deepspeed", "llamafactory", "swift", "transformers", "yaml"},
+    "checks/engine_keys.py": {"llamafactory", "mcore_adapter", "transformers"},
+    "checks/environment_faults.py": {"torch"},
+    "checks/model_class.py": {"transformers"},
+    "checks/swift_arguments.py": {"swift"},
     "data_preview/encoding.py": {"PIL"},
     "data_preview/llamafactory_rows.py": {"llamafactory"},
     "data_preview/swift_rows.py": {"swift"},

@@ -38,7 +38,10 @@ CONTAINER_CODES: Mapping[object, str] = {
 
 # Import name -> distribution.
 _COMMON = {"torch": "torch", "transformers": "transformers"}
-_ENGINE = {"llamafactory": {"llamafactory": "llamafactory"}, "swift": {"swift": "ms-swift", "datasets": "datasets"}}
+_ENGINE = {
+    "llamafactory": {"llamafactory": "llamafactory"},
+    "swift": {"swift": "ms-swift", "datasets": "datasets", "peft": "peft"},
+}
 _MEGATRON = {"llamafactory": {"mcore_adapter": "mcore-adapter"}, "swift": {}}
 
 

@@ -183,6 +183,32 @@ def unasked_transformers(job: Job, versions: Mapping[str, str]) -> str:
     return "" if all(_meets(installed, part) for part in wanted.split(",") if part) else wanted
 
 
+SWIFT_RANGES: Mapping[tuple[int, int], Mapping[str, str]] = {
+    (4, 0): {"datasets": ">=3.0,<4.0", "peft": ">=0.11,<0.19", "transformers": ">=4.33,<5.3", "trl": ">=0.15,<0.29"},
+    (4, 1): {"datasets": ">=3.0,<4.0", "peft": ">=0.11,<0.20", "transformers": ">=4.33,<5.7", "trl": ">=0.15,<0.30"},
+    (4, 2): {"datasets": ">=3.0,<4.8.5", "peft": ">=0.11,<0.20", "transformers": ">=4.33,<5.9", "trl": ">=0.15,<1.0"},
+    (4, 3): {"datasets": ">=3.0,<4.8.5", "peft": ">=0.11,<0.20", "transformers": ">=4.33,<5.13", "trl": ">=0.15,<1.0"},
+    (4, 4): {"datasets": ">=3.0,<4.8.5", "peft": ">=0.11,<0.20", "transformers": ">=4.33,<5.13", "trl": ">=0.15,<1.0"},
+    (4, 5): {"datasets": ">=3.0,<4.8.5", "peft": ">=0.11,<0.20", "transformers": ">=4.33,<5.17", "trl": ">=0.15,<1.0"},
+    (4, 6): {"datasets": ">=4.0,<4.8.5", "peft": ">=0.11,<0.21", "transformers": ">=4.33,<5.20", "trl": ">=0.15,<1.0"},
+}
+"""Versions that ms-swift requires, by the first two numbers of its own (Requires-Dist in METADATA of 4.0.0, 4.1.3,
+4.2.3, 4.3.2, 4.4.2, 4.5.0 and 4.6.0 on PyPI). It checks none of them when it starts. LLaMA-Factory checks its own
+(0.9.5 extras/misc.py check_dependencies), and the preflight runs that check with its parser."""
+
+
+def outside_ranges(job: Job, versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the packages of a node that ms-swift does not take: name -> the versions that it requires."""
+    own = numbers_of(versions.get("swift", ""))
+    if job.traits.environment != "swift" or len(own) != 2:
+        return {}
+    return {
+        name: wanted
+        for name, wanted in SWIFT_RANGES.get((own[0], own[1]), {}).items()
+        if _release(versions.get(name, "")) and not all(_meets(versions[name], part) for part in wanted.split(","))
+    }
+
+
 def _meets(version: str, condition: str) -> bool:
     """Return whether a version meets one condition, such as `>=4.57.1`. Marks of pre-releases do not count."""
     name = condition.rstrip("0123456789.dev")

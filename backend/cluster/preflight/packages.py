@@ -12,7 +12,13 @@ from backend.cluster.inventory.software import (
     optional_modules,
     python_field,
 )
-from backend.cluster.preflight.broken_versions import BROKEN_VERSIONS, case_of, has_flash_attn, unasked_transformers
+from backend.cluster.preflight.broken_versions import (
+    BROKEN_VERSIONS,
+    case_of,
+    has_flash_attn,
+    outside_ranges,
+    unasked_transformers,
+)
 from backend.cluster.preflight.equality import named, usual
 from backend.cluster.preflight.fix_commands import BUILT_WITH_TORCH, install_command, install_missing, pip_command
 from backend.cluster.preflight.readings import GangReadings, NodeReadings
@@ -33,43 +39,80 @@ SHOWN = ("transformers", "torch", "datasets", "trl", "llamafactory", "deepspeed"
 
 
 def check_engine(node: NodeReadings) -> list[CheckResult]:
-    """Check that the environment has all modules that the engine imports, and runs experts together."""
-    job, checks, facts = node.job, node.checks, node.facts
-    names = needed_modules(job)
-    missing = [module for module in names if facts.modules.get(module, "") is None]
-    if not missing:
-        versions = {name: version or "" for name, version in facts.modules.items()}
-        transformers = versions.get("transformers", "")
-        for code, (is_broken, field, working) in BROKEN_VERSIONS.items():
-            if is_broken(job, versions):
-                command = pip_command(environment_of(job, checks.rank), [working])
-                installed = {name: versions.get(name, "") for name in SHOWN}
-                return [checks.wrong("engine", code, field, **installed, case=case_of(job), command=command)]
-        if wanted := unasked_transformers(job, versions):
-            # ms-swift 4.6.0's metadata: transformers below 5.20.
-            bound = "" if "<" in wanted or "==" in wanted else ",<5.20"
-            command = pip_command(environment_of(job, checks.rank), [f"transformers{wanted}{bound}"])
-            found = {"transformers": transformers, "wanted": wanted, "command": command}
-            return [checks.warning("engine", "transformers_of_type", "model.path", **found)]
-        if _loops_over_experts(job, transformers):
-            field = python_field(job, checks.rank)
-            return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
-        slow = [module for module in kernel_modules(job) if not versions.get(module)]
-        if slow:
-            field = python_field(job, checks.rank)
-            command = install_missing(
-                environment_of(job, checks.rank), {name: kernel_modules(job)[name] for name in slow}
-            )
-            return [checks.warning("engine", "kernels_missing", field, modules=slow, command=command)]
-        if missing_attention := _flash_attention_is_missing(node, versions):
-            return [missing_attention]
-        return [checks.ok("engine", **facts.modules)]
-    field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
-    command = install_missing(environment_of(job, checks.rank), {module: names[module] for module in missing})
+    """Check that the environment has the modules that the engine imports, in versions that train, with fast kernels."""
+    names = needed_modules(node.job)
+    missing = {module: names[module] for module in names if node.facts.modules.get(module, "") is None}
+    if missing:
+        return [_lacks_modules(node, missing)]
+    versions = {name: version or "" for name, version in node.facts.modules.items()}
+    for check in (_breaks, _is_outside_ranges, _loops_over_experts, _lacks_kernels, _flash_attention_is_missing):
+        if result := check(node, versions):
+            return [result]
+    return [node.checks.ok("engine", **node.facts.modules)]
+
+
+def _lacks_modules(node: NodeReadings, missing: Mapping[str, str]) -> CheckResult:
+    """Return the failure for modules that the engine imports and the node lacks: import name -> distribution."""
+    job, checks = node.job, node.checks
+    command = install_missing(environment_of(job, checks.rank), missing)
     # PyPI's package of this name has no such module.
-    is_placeholder = "mcore_adapter" in missing and "mcore_adapter" in facts.origins
+    is_placeholder = "mcore_adapter" in missing and "mcore_adapter" in node.facts.origins
     code = "engine_placeholder" if is_placeholder else "engine_missing"
-    return [checks.wrong("engine", code, field, **values, command=command)]
+    field, values = python_field(job, checks.rank), {"modules": [*missing], "engine": job.engine}
+    return checks.wrong("engine", code, field, **values, command=command)
+
+
+def _breaks(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
+    """Return the failure of the first package with which the job fails or trains wrongly; None without."""
+    job, checks = node.job, node.checks
+    for code, (is_broken, field, working) in BROKEN_VERSIONS.items():
+        if is_broken(job, versions):
+            command = pip_command(environment_of(job, checks.rank), [working])
+            installed = {name: versions.get(name, "") for name in SHOWN}
+            return checks.wrong("engine", code, field, **installed, case=case_of(job), command=command)
+    return None
+
+
+def _is_outside_ranges(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
+    """Return the warning of packages that ms-swift does not take, for the job's model or at all; None without."""
+    job, checks = node.job, node.checks
+    environment = environment_of(job, checks.rank)
+    if wanted := unasked_transformers(job, versions):
+        # ms-swift 4.6.0's metadata: transformers below 5.20.
+        bound = "" if "<" in wanted or "==" in wanted else ",<5.20"
+        command = pip_command(environment, [f"transformers{wanted}{bound}"])
+        found = {"transformers": versions["transformers"], "wanted": wanted, "command": command}
+        return checks.warning("engine", "transformers_of_type", "model.path", **found)
+    if outside := outside_ranges(job, versions):
+        command = pip_command(environment, [f"{name}{wanted}" for name, wanted in outside.items()])
+        packages = [f"{name} {versions[name]} ({wanted})" for name, wanted in outside.items()]
+        values = {"swift": versions["swift"], "packages": packages, "command": command}
+        return checks.warning("engine", "packages_outside_ranges", python_field(job, checks.rank), **values)
+    return None
+
+
+def _loops_over_experts(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
+    """Return the warning that this transformers runs experts one after the other; None if it does not.
+
+    Version 4 has a Python loop (4.57.6 models/qwen3_moe/modeling_qwen3_moe.py). Version 5 has one grouped GEMM (5.6.0
+    modeling_utils.py get_correct_experts_implementation).
+    """
+    job, checks, transformers = node.job, node.checks, versions.get("transformers", "")
+    if not transformers.startswith("4.") or job.traits.is_megatron or not known_model(job.model).experts:
+        return None
+    values = {"transformers": transformers, "engine": job.engine}
+    return checks.warning("engine", "experts_looped", python_field(job, checks.rank), **values)
+
+
+def _lacks_kernels(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
+    """Return the warning of packages with faster kernels that the node lacks; None without."""
+    job, checks, kernels = node.job, node.checks, kernel_modules(node.job)
+    slow = {name: distribution for name, distribution in kernels.items() if not versions.get(name)}
+    if not slow:
+        return None
+    command = install_missing(environment_of(job, checks.rank), slow)
+    field = python_field(job, checks.rank)
+    return checks.warning("engine", "kernels_missing", field, modules=[*slow], command=command)
 
 
 def _flash_attention_is_missing(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
@@ -115,15 +158,6 @@ def lacking_metrics(job: Job, facts: NodeFacts, node: str) -> Problem | None:
         return None
     values = {"node": node, "modules": lacking, "command": pip_command(environment_of(job, 0), lacking)}
     return Problem(code="metrics_missing", field=python_field(job, 0), severity="note", node=node, values=values)
-
-
-def _loops_over_experts(job: Job, transformers: str) -> bool:
-    """Return whether this transformers runs experts one after the other.
-
-    Version 4 has a Python loop (4.57.6 models/qwen3_moe/modeling_qwen3_moe.py). Version 5 has one grouped GEMM (5.6.0
-    modeling_utils.py get_correct_experts_implementation).
-    """
-    return transformers.startswith("4.") and not job.traits.is_megatron and known_model(job.model).experts > 0
 
 
 def check_versions(gang: GangReadings) -> list[CheckResult]:

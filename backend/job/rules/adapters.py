@@ -5,13 +5,12 @@ from backend.job.model import ModelShape
 from backend.job.preset_profiles import linear_names, preset_profile, unknown_modules
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 from backend.job.trained import frozen_but_adapted, named_targets
 
 RULES: list[BoundRule] = []
-hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
-llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
-swift_trainer = registrar(RULES, lambda traits: traits.environment == "swift" and not traits.is_megatron)
+rule = registrar(RULES)
 
 NO_ADAPTERS = ("out_proj", "conv1d")
 MAMBA_TYPES = ("falcon_h1", "mamba", "mamba2", "falcon_mamba")
@@ -52,7 +51,7 @@ NEOX_TARGETS = "query_key_value,dense,dense_h_to_4h,dense_4h_to_h"
 """The layers of GPT-NeoX (transformers 5.6 modeling_gpt_neox.py) without its output layer."""
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def adapters_suit_mamba(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """peft 0.18.1 tuners_utils.py _check_lora_target_modules_mamba raises for these modules; `all` names `out_proj`."""
     training = job.training
@@ -68,7 +67,7 @@ def adapters_suit_mamba(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
                    modules=modules, edit={"training.lora.targets": kept})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def adapters_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mamba_ssm's fused kernel gets `out_proj.weight` from transformers 5.6 (modeling_bamba.py cuda_kernels_forward and
     others), so an adapter on `out_proj` is never computed.
@@ -104,7 +103,7 @@ def _has_adapters_on_all(job: Job) -> bool:
     return job.training.method in ("lora", "qlora") and job.training.lora.targets.strip() == "all"
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def all_finds_linear_layers(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Both engines look for `linear` in the names of classes (LLaMA-Factory 0.9.5 model/model_utils/misc.py
     find_all_linear_modules, ms-swift 4.6.0 utils/transformers_utils.py find_all_linears).
@@ -123,7 +122,7 @@ def all_finds_linear_layers(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     return None
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def all_spares_the_output_layer(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Both engines know the output layer by the name `lm_head`. That of GPT-NeoX is `embed_out` in transformers 5.6
     (5.19: `lm_head`). ms-swift has no entry of the type that names another (model/models/llm.py)."""
@@ -133,7 +132,7 @@ def all_spares_the_output_layer(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
                    edit={"training.lora.targets": NEOX_TARGETS})  # fmt: skip
 
 
-@swift_trainer
+@rule(scopes.swift_trainer)
 def all_spares_altup(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift names AltUp's modules by their whole paths, so peft adapts them (LLaMA-Factory: adapters_on_layers).
 
@@ -146,7 +145,7 @@ def all_spares_altup(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                    edit={"training.lora.targets": ALTUP_TARGETS})  # fmt: skip
 
 
-@swift_trainer
+@rule(scopes.swift_trainer)
 def named_modules_are_in_trained_parts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """frozen_but_adapted says why. The adapters are trained: the tower keeps its gradients for them (4.6.0
     model/patcher.py patch_frozen_module)."""
@@ -158,7 +157,7 @@ def named_modules_are_in_trained_parts(job: Job, shape: ModelShape, gpu: Gpu) ->
                    edit={"training.lora.targets": "all"})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def all_names_modules_for_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 looks for `Linear` in the names of classes (model_utils/misc.py find_all_linear_modules).
 
@@ -178,7 +177,7 @@ def all_names_modules_for_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
     return None
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def all_spares_norms(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/visual.py patch_target_modules takes every module whose path contains a
     name that `all` found. The tower of GLM-4V has `proj`, and its merger `post_projection_norm`, which peft refuses
@@ -192,7 +191,7 @@ def all_spares_norms(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                    edit={"training.freeze.projector": True})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def named_modules_are_in_the_preset(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The names of a preset's modules are in its profile, before any node has the model. peft skips a name that no
     module has, and raises if it finds none (0.18.1 tuners_utils.py inject_adapter)."""
@@ -207,7 +206,7 @@ def named_modules_are_in_the_preset(job: Job, shape: ModelShape, gpu: Gpu) -> Pr
                    edit={"training.lora.targets": kept})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def altup_is_not_in_4_bits(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers 5.6 modeling_gemma3n.py clamps the weights of AltUp's coefficients and multiplies by one of them, as
     if they were plain tensors. In 4 bits they are packed bytes of another shape (read, not run: it needs a GPU)."""

@@ -25,15 +25,12 @@ from backend.job.model import ModelShape
 from backend.job.model.attention_shape import WIDEST_HEAD
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 from backend.job.traits import TRAITS, sibling
 
 RULES: list[BoundRule] = []
-swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
-swift_trainer = registrar(RULES, lambda traits: traits.environment == "swift" and not traits.is_megatron)
-llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
-hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
-megatron = registrar(RULES, lambda traits: traits.is_megatron)
+rule = registrar(RULES)
 
 FLASH_FOR_PACKING = tuple(f"flash_attention_{version}" for version in (2, 3, 4))
 """What ms-swift's packing takes (4.6.0 arguments/sft_args.py _check_padding_free)."""
@@ -42,7 +39,7 @@ WITHOUT_SINKS = ("sdpa", FLASH_ATTENTION, FLASH_ATTENTION_3)
 `_compatible_flash_implementations`; 5.19 modeling_deepseek_v4.py and modeling_hy_v4.py `_supports_flash_attn`)."""
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def wide_heads_need_unfused_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift asks Megatron-Core for `flash` (4.6.0 megatron_args.py attention_backend). Transformer Engine has no
     fused attention for heads 512 wide (https://github.com/NVIDIA/TransformerEngine/issues/3006, version 2.14)."""
@@ -52,7 +49,7 @@ def wide_heads_need_unfused_attention(job: Job, shape: ModelShape, gpu: Gpu) -> 
                    edit=_unfused(job))  # fmt: skip
 
 
-@swift_trainer
+@rule(scopes.swift_trainer)
 def wide_heads_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """FlashAttention 2 allows "All head dimensions up to 256" (README of github.com/Dao-AILab/flash-attention).
     torch's SDPA has a kernel for every width."""
@@ -62,7 +59,7 @@ def wide_heads_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
                    edit={"training.packing": False, "extra": {**job.extra, "attn_impl": "sdpa"}})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def wide_heads_do_without_flash_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """FlashAttention 2 and 3 have no kernel for heads wider than 256 (wide_heads_are_not_packed)."""
     if shape.widest_head <= WIDEST_HEAD or of_llamafactory(job, shape) not in (FLASH_ATTENTION, FLASH_ATTENTION_3):
@@ -71,7 +68,7 @@ def wide_heads_do_without_flash_attention(job: Job, shape: ModelShape, gpu: Gpu)
                    edit={"extra": {**job.extra, "flash_attn": "sdpa"}})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def llamafactory_knows_the_implementation(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/attention.py has no branch for `fa3`, although extras/constants.py lists
     it: `NotImplementedError: Unknown attention type: fa3`. Its main has one
@@ -84,7 +81,7 @@ def llamafactory_knows_the_implementation(job: Job, shape: ModelShape, gpu: Gpu)
                    edit={"extra": {**job.extra, "flash_attn": chosen}})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def flash_attention_3_has_kernels_for_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """FlashAttention 3 takes its kernels of Hopper for every later GPU (NO_FLASH_ATTENTION_3)."""
     capability = gpu.compute_capability
@@ -100,23 +97,24 @@ def flash_attention_3_has_kernels_for_this_gpu(job: Job, shape: ModelShape, gpu:
                    chosen=chosen, edit={"extra": {**job.extra, key: chosen}})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def flash_attention_has_kernels_from_ampere_on(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """FlashAttention 2 supports "Ampere, Ada, or Hopper GPUs" (README of github.com/Dao-AILab/flash-attention; its
-    hopper/flash_api.cpp: "only supports Ampere GPUs or newer")."""
+    """FlashAttention has no kernels for older GPUs (source: AMPERE)."""
     capability = gpu.compute_capability
     runs = implementation(job, shape)
     if not runs.startswith("flash") or capability is None or capability >= AMPERE:
         return None
     is_swift = job.traits.environment == "swift"
-    key, chosen = ("attn_impl", "eager" if shape.has_sinks else "sdpa") if is_swift else ("flash_attn", "sdpa")
+    key, chosen = ("attn_impl" if is_swift else "flash_attn"), "sdpa"
+    if shape.has_softcap or (is_swift and shape.has_sinks):  # SDPA has neither
+        chosen = "eager" if is_swift else "disabled"
     edit = {**(_unpacked(job) if is_swift else {}), "extra": {**job.extra, key: chosen}}
     return problem("flash_attention_not_on_gpu", "engine", version=runs[-1] if runs[-1].isdigit() else "2",
                    gpu=gpu.name, capability=f"{capability:.1f}", needed="≥8.0", key=key, chosen=chosen,
                    edit=edit)  # fmt: skip
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def transformer_engine_takes_the_version_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Transformer Engine switches FlashAttention 3 off unless the capability is 9.0, and 4 below 9.0 (NVIDIA/
     TransformerEngine d0067d0 pytorch/attention/dot_product_attention/utils.py get_attention_backend). ms-swift hides
@@ -137,7 +135,7 @@ def transformer_engine_takes_the_version_on_this_gpu(job: Job, shape: ModelShape
                    chosen="flash", edit={"extra": {**job.extra, "attention_backend": "flash"}})  # fmt: skip
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def sinks_need_another_backend(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 megatron/model/utils.py _check_attention_backend: `Attention backend "flash" does not support
     learnable softmax_type.` Attention over compressed keys has a core of its own, which reads no backend."""
@@ -146,7 +144,7 @@ def sinks_need_another_backend(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
     return problem("sinks_without_flash", "engine", model_type=shape.model_type, case="megatron", edit=_unfused(job))
 
 
-@swift_trainer
+@rule(scopes.swift_trainer)
 def sinks_need_eager_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers raises a ValueError for WITHOUT_SINKS. Packing asks for one of them."""
     if not shape.has_sinks or of_swift(job, shape) not in WITHOUT_SINKS:
@@ -155,7 +153,7 @@ def sinks_need_eager_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
                    edit={**_unpacked(job), "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def llamafactory_leaves_sinks_to_eager_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers raises the same error for what a job asks for. LLaMA-Factory's word `auto` asks for nothing, and
     transformers then takes eager attention. For `fa3` see llamafactory_knows_the_implementation."""
@@ -165,7 +163,7 @@ def llamafactory_leaves_sinks_to_eager_attention(job: Job, shape: ModelShape, gp
                    edit={"extra": {**job.extra, "flash_attn": "auto"}})  # fmt: skip
 
 
-@swift_trainer
+@rule(scopes.swift_trainer)
 def packing_keeps_flash_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 arguments/sft_args.py: `The "packing" feature requires a flash attention implementation.`"""
     if not job.training.packing or of_swift(job, shape) in FLASH_FOR_PACKING:
@@ -174,7 +172,7 @@ def packing_keeps_flash_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
                    edit={"training.packing": False})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def sinks_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/attention.py always takes kernels-community/vllm-flash-attn3 for gpt-oss.
     Its backward pass returns no gradient for the sinks (https://github.com/huggingface/kernels-community
@@ -185,7 +183,7 @@ def sinks_are_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                    edit={"training.method": "lora"})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def llamafactory_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The kernel computes sinks on Hopper alone (source: HOPPER). LLaMA-Factory takes it for gpt-oss whatever a job
     asks for."""
@@ -199,7 +197,7 @@ def llamafactory_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gp
                    capability=f"{gpu.compute_capability:.1f}", case="llamafactory", edit=edit)  # fmt: skip
 
 
-@swift_trainer
+@rule(scopes.swift_trainer)
 def ms_swift_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The kernel computes sinks on Hopper alone (source: HOPPER)."""
     if not shape.has_sinks or not _kernel_lacks_sinks(of_swift(job, shape), gpu):
@@ -209,7 +207,7 @@ def ms_swift_computes_sinks_on_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -
                    edit={**_unpacked(job), "extra": {**job.extra, "attn_impl": "eager"}})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def llamafactory_keeps_sinks_in_bf16(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The kernel checks it: `We only support bf16 dtype for S aux.` (the file of HOPPER, mha_fwd).
 
@@ -231,7 +229,7 @@ def llamafactory_keeps_sinks_in_bf16(job: Job, shape: ModelShape, gpu: Gpu) -> P
     return _sinks_need_bf16(shape, case, edit)
 
 
-@swift_trainer
+@rule(scopes.swift_trainer)
 def ms_swift_keeps_sinks_in_bf16(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The same check. ms-swift loads the weights in the type of the job (4.6.0 arguments/base_args/model_args.py
     torch_dtype)."""
@@ -252,7 +250,7 @@ def _kernel_lacks_sinks(implementation: str, gpu: Gpu) -> bool:
     return implementation == SINKS_KERNEL and gpu.compute_capability not in (None, HOPPER)
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def fused_attention_reads_concatenated_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """FUSED_WITHOUT_PADDING says why. Megatron-Core then allows no other kernel (0.16.1
     models/common/language_module/language_module.py _set_attention_backend), and Transformer Engine ends with `No dot
@@ -270,7 +268,7 @@ def fused_attention_reads_concatenated_samples(job: Job, shape: ModelShape, gpu:
     )
 
 
-@megatron
+@rule(scopes.megatron)
 def unfused_attention_has_no_context_parallelism(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Transformer Engine pytorch/attention/dot_product_attention/utils.py get_attention_backend: `Disabling
     UnfusedDotProductAttention as it does not support context parallelism`."""
@@ -280,7 +278,7 @@ def unfused_attention_has_no_context_parallelism(job: Job, shape: ModelShape, gp
                    edit={"parallel.context": 1})  # fmt: skip
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def unfused_attention_packs_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 megatron/model/utils.py _check_padding_free switches padding_free off. Then template/base.py
     data_collator makes one padded batch of all samples of a pack."""
@@ -289,7 +287,7 @@ def unfused_attention_packs_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Pr
     return problem("unfused_packs_nothing", "training.packing", "warning", edit={"training.packing": False})
 
 
-@swift_trainer
+@rule(scopes.swift_trainer)
 def ms_swift_bounds_scores(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers 5.6.0 integrations/sdpa_attention.py ignores `softcap`, which modeling_gemma2.py passes, and SDPA
     is the default (tests/engines/test_attention_implementations.py)."""
@@ -298,7 +296,7 @@ def ms_swift_bounds_scores(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
     return _softcap_lost(job, shape, "swift", {"attn_impl": "eager"})
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def llamafactory_bounds_scores(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/attention.py: `Gemma-2 should use soft-capping attention, while the SDPA
     attention does not support it.` With `auto` it looks after Gemma 2 alone."""
@@ -316,7 +314,7 @@ def _softcap_lost(job: Job, shape: ModelShape, case: str, edit: dict[str, str]) 
                    edit={"extra": {**job.extra, **edit}})  # fmt: skip
 
 
-@swift_trainer
+@rule(scopes.swift_trainer)
 def eager_attention_is_a_choice(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 swift/model/models/gemma.py: `self.attn_impl or 'eager'`."""
     if shape.model_type not in EAGER_IN_SWIFT or asked_of_swift(job):
@@ -325,7 +323,7 @@ def eager_attention_is_a_choice(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
                    edit={"extra": {**job.extra, "attn_impl": "sdpa"}})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def bounded_scores_are_stored(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/attention.py: `FlashAttention-2 is not installed, use eager attention.`"""
     if shape.model_type != "gemma2" or asked_of_llamafactory(job):

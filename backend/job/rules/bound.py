@@ -10,6 +10,7 @@ from backend.job.problems import Problem, Severity
 from backend.job.traits import EngineTraits
 
 Rule = Callable[[Job, ModelShape, Gpu], Problem | None]
+Scope = Callable[[EngineTraits], bool]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,17 +18,20 @@ class BoundRule:
     """A rule and the engines that it applies to."""
 
     function: Rule
-    binds: Callable[[EngineTraits], bool]
+    binds: Scope
 
 
-def registrar(rules: list[BoundRule], binds: Callable[[EngineTraits], bool]) -> Callable[[Rule], Rule]:
-    """Return a decorator that adds a rule to `rules`."""
+def registrar(rules: list[BoundRule]) -> Callable[[Scope], Callable[[Rule], Rule]]:
+    """Return a decorator: `@rule(scope)` adds a function to `rules`, for the engines of that scope (scopes.py)."""
 
-    def register(function: Rule) -> Rule:
-        rules.append(BoundRule(function=function, binds=binds))
-        return function
+    def rule(scope: Scope) -> Callable[[Rule], Rule]:
+        def register(function: Rule) -> Rule:
+            rules.append(BoundRule(function=function, binds=scope))
+            return function
 
-    return register
+        return register
+
+    return rule
 
 
 def largest(limit: int, fits: Callable[[int], bool]) -> int:

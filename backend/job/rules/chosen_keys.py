@@ -11,11 +11,12 @@ from backend.job.model.attention_shape import Mla
 from backend.job.pipeline_layout import layout_of, readable_layers
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 from backend.job.rules.stages import LAYOUT, counted_layers, layout_edit
 
 RULES: list[BoundRule] = []
-swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
+rule = registrar(RULES)
 
 GATHERED = "all_gather"
 """The only exchange of keys between the ranks of context parallelism."""
@@ -31,7 +32,7 @@ def _chooses_keys(shape: ModelShape) -> bool:
     return bool(shape.mla and shape.mla.masked) and not shape.has_connections
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def megatron_core_chooses_keys(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge 1.6.5 model/modules/dsa_indexer.py: `fused_qk_topk_naive is not available. Please install
     "megatron-core>=0.17.0"`. With 0.17 and 0.18, model/modules/multi_latent_attention.py refuses padding_free, which is
@@ -43,7 +44,7 @@ def megatron_core_chooses_keys(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
     return problem("chosen_keys_megatron_core", "engine", "warning", model_type=shape.model_type)
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def positions_are_not_fused(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core 0.19.2 transformer_config.py: `RoPE fusion is not supported for DSAttention`."""
     if not _chooses_keys(shape) or not job.parallel.rope_fusion:
@@ -52,7 +53,7 @@ def positions_are_not_fused(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
                    edit={"parallel.rope_fusion": False})  # fmt: skip
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def context_ranks_gather_keys(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core 0.19.2 transformer_config.py: `DSAttention context parallelism currently supports
     cp_comm_type=allgather only.`"""
@@ -63,7 +64,7 @@ def context_ranks_gather_keys(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
                    edit={"extra": {**job.extra, "cp_comm_type": GATHERED}})  # fmt: skip
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def the_indexer_runs_in_bf16(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core 0.19.2 dsa.py: `rotate_activation only support bf16 input`."""
     if not _chooses_keys(shape) or job.training.precision == "bf16":
@@ -72,7 +73,7 @@ def the_indexer_runs_in_bf16(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
                    edit={"training.precision": "bf16"})  # fmt: skip
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def stages_begin_with_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core 0.19.2 dsa.py: `Cross-PP top-k sharing is not supported. Ensure each pipeline stage starts on a
     computing layer`. A chunk of an interleaved stage has its own choices, too."""
@@ -89,7 +90,7 @@ def stages_begin_with_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
     return problem("chosen_keys_stage", "parallel.pipeline", layer=shared[0] + 1, edit=edit)
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def the_bridge_finds_the_same_indexers(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge 1.6.5 config/parser.py reads index_topk_freq and index_skip_topk_offset alone, as 1 and 0 if they
     are missing. transformers 5.19 configuration_glm_moe_dsa.py reads indexer_types and index_topk_pattern before them,
@@ -151,7 +152,7 @@ def _layout(computing: list[int], layers: int, has_layers: list[bool]) -> str | 
     return layout_of(tuple(next(sizes) if has else 0 for has in has_layers))
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def adapters_are_computed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 megatron/utils/utils.py find_all_linears names every linear layer for `all-linear`."""
     training = job.training

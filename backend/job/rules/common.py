@@ -9,6 +9,7 @@ from backend.job.job import Job
 from backend.job.model import FullAttention, ModelShape
 from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, others_gib, smallest_hosts
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, dividing, problem, registrar
 from backend.job.rules.stages import counted_layers, recut
 from backend.job.trained import LANGUAGE_TRAINED, ignores_freezing, trained_parts
@@ -16,14 +17,12 @@ from backend.job.traits import TRAITS, sibling
 from backend.job.unestimated import is_known
 
 RULES: list[BoundRule] = []
-everywhere = registrar(RULES, lambda traits: True)
-hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
-llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory")
+rule = registrar(RULES)
 
 _NOTHING_FROZEN = {f"training.freeze.{part}": False for part in ("vision_tower", "projector", "language_model")}
 
 
-@everywhere
+@rule(scopes.everywhere)
 def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Under USE_MCA=1, stages other than pt, sft, dpo silently fall through to the Hugging Face path (tuner.py).
 
@@ -47,7 +46,7 @@ def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                    edit={"engine": offered.engine})  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def method_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter never reads finetuning_type: LoRA there would silently train everything."""
     methods, stages = job.traits.methods, job.traits.stages
@@ -68,7 +67,7 @@ def method_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     return Problem(code="method_not_supported", field="training.method", values=values, choices=choices)
 
 
-@everywhere
+@rule(scopes.everywhere)
 def model_type_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory and ms-swift refuse model types that are not in the lists of their Megatron.
 
@@ -84,7 +83,7 @@ def model_type_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
                    edit={"engine": sibling(job.traits, "ddp")})  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def precision_runs_on_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """bf16 needs Ampere or later; on a CPU the Hugging Face path trains in fp32."""
     if gpu.device == "cpu" and not job.traits.is_megatron and job.training.precision != "fp32":
@@ -94,7 +93,7 @@ def precision_runs_on_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     return None
 
 
-@everywhere
+@rule(scopes.everywhere)
 def trainable_layers_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """`partial` trains the last layers, so the model must have that many."""
     layers = job.training.trainable_layers
@@ -104,7 +103,7 @@ def trainable_layers_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
                     edit={"training.trainable_layers": shape.layers})  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def something_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """A vision-language model with all three parts frozen has no gradient."""
     freeze = job.training.freeze
@@ -114,7 +113,7 @@ def something_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return problem("nothing_trained", "training.freeze.language_model", edit={"training.freeze.language_model": False})
 
 
-@everywhere
+@rule(scopes.everywhere)
 def freeze_has_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The freeze switches name parts that text models do not have."""
     freeze = job.training.freeze
@@ -123,7 +122,7 @@ def freeze_has_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("freeze_without_vision", "training.freeze.vision_tower", "warning", edit=dict(_NOTHING_FROZEN))
 
 
-@everywhere
+@rule(scopes.everywhere)
 def freezing_knows_the_parts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/visual.py get_forbidden_modules freezes parts of COMPOSITE_MODELS alone."""
     freeze = job.training.freeze
@@ -135,7 +134,7 @@ def freezing_knows_the_parts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
                    edit=dict(_NOTHING_FROZEN))  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def freezing_finds_the_language_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """trained_parts says why LLaMA-Factory 0.9.5 trains the layers of Qwen3-Omni in spite of the switch."""
     if not job.training.freeze.language_model or ignores_freezing(job, shape.model_type) or not shape.vision:
@@ -146,7 +145,7 @@ def freezing_finds_the_language_model(job: Job, shape: ModelShape, gpu: Gpu) -> 
                    edit={"training.freeze.language_model": False})  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def freezing_reaches_the_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's pre-training workflow never freezes anything."""
     freeze = job.training.freeze
@@ -157,7 +156,7 @@ def freezing_reaches_the_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
                    edit=dict(_NOTHING_FROZEN))  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def pretraining_packs(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory joins documents in stage pt by default (hparams/parser.py); a job file states it."""
     training = job.training
@@ -167,7 +166,7 @@ def pretraining_packs(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                    edit={"training.packing": True} if can_pack(job) else None)  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory)
 def pairs_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory packs no preference data (data/processor/pairwise.py, feedback.py), but cuts them one token earlier
     (data_args.py)."""
@@ -176,7 +175,7 @@ def pairs_are_not_packed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return problem("pairs_not_packed", "training.packing", "warning", edit={"training.packing": False})
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def a_reward_model_checkpoints_without_reentry(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """DDP looks for unused parameters, because the value head's wrapper is no PreTrainedModel and the output layer gets
     no gradient. Reentrant checkpointing, LLaMA-Factory's default, then dies: "Expected to mark a variable ready only
@@ -189,7 +188,7 @@ def a_reward_model_checkpoints_without_reentry(job: Job, shape: ModelShape, gpu:
                    edit={"extra": {**job.extra, "use_reentrant_gc": False}})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory)
 def image_layers_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Each layer with cross-attention reads the same vectors of the images. If these need a gradient, every reentrant
     checkpoint runs the backward pass of the projector again: "Trying to backward through the graph a second time".
@@ -210,7 +209,7 @@ def image_layers_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gp
     return problem("image_layers_reentrant", "parallel.recompute", model_type=shape.model_type, edit=edit)
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def shared_keys_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The last layers of Gemma 3n and of small Gemma 4 models read keys and values of an earlier layer. A reentrant
     checkpoint cuts the way of their gradients, so every weight up to that layer gets a wrong one.
@@ -233,7 +232,7 @@ def shared_keys_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gpu
                    case=job.traits.environment, edit={"extra": {**job.extra, **setting}})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory)
 def a_reward_model_resumes(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory cannot resume a reward model (Job.can_resume)."""
     if job.can_resume:
@@ -241,7 +240,7 @@ def a_reward_model_resumes(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
     return problem("reward_model_starts_over", "training.stage", "note")
 
 
-@everywhere
+@rule(scopes.everywhere)
 def timeout_is_sane(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory's examples set 5.7 years: a hung collective then never ends."""
     if job.training.ddp_timeout_s <= 86_400:
@@ -250,7 +249,7 @@ def timeout_is_sane(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                     edit={"training.ddp_timeout_s": 1800})  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def gpus_are_alike(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Ranks hold equal shares, so the node whose GPUs have the least memory limits a plan."""
     smallest = smallest_hosts(job.cluster)
@@ -265,7 +264,7 @@ def gpus_are_alike(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("gpu_memory_mixed", "cluster.gpu", "warning", nodes=nodes, least=least, others=round(others, 1))
 
 
-@everywhere
+@rule(scopes.everywhere)
 def calibration_is_of_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """A measurement of another GPU is not valid for this one."""
     known = job.cluster.calibration
@@ -276,7 +275,7 @@ def calibration_is_of_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
                     edit={f"cluster.calibration.{item.name}": item.default for item in fields(known)})  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def calibration_is_of_these_constants(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """A ratio to an estimate is not valid after the constants were fitted again."""
     known, current = job.cluster.calibration, efficiency_figures().version
@@ -286,7 +285,7 @@ def calibration_is_of_these_constants(job: Job, shape: ModelShape, gpu: Gpu) -> 
                     measured=known.constants, current=current)  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def calibration_is_of_this_engine(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Engines use memory differently, so a ratio of one engine is not used for another."""
     known = job.cluster.calibration
@@ -296,7 +295,7 @@ def calibration_is_of_this_engine(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
                     measured=known.engine or "-", engine=job.engine)  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def calibration_is_of_this_training(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The memory of another method or length is not corrected. The estimate compares the model too."""
     known, training = job.cluster.calibration, job.training
@@ -309,7 +308,7 @@ def calibration_is_of_this_training(job: Job, shape: ModelShape, gpu: Gpu) -> Pr
     return problem("calibration_other_training", "cluster.calibration.training", "note", measured=measured)
 
 
-@everywhere
+@rule(scopes.everywhere)
 def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: `world_size (N) is not divisible by M`."""
     if job.world_size % job.model_parallel == 0:
@@ -325,7 +324,7 @@ def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                     edit=recut(job, dividing(job.world_size, sizes)))  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def global_batch_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Every replica trains on whole micro-batches."""
     batch = job.training.global_batch_size
@@ -337,7 +336,7 @@ def global_batch_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                     nearest=nearest, edit={"training.global_batch_size": nearest})  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def learning_rate_is_of_this_batch(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """A learning rate suits the global batch it was chosen for; no engine scales it."""
     chosen_for, rate = job.training.learning_rate_batch, job.training.learning_rate
@@ -363,7 +362,7 @@ def template_without_thoughts(model: str, template: str) -> str | None:
     return f"{template}_nothink" if thinks and "instruct" in name and "qwen3" in name else None
 
 
-@everywhere
+@rule(scopes.everywhere)
 def template_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The thinking template trains Instruct models, which never think, to answer with empty thoughts."""
     template = job.training.template
@@ -376,7 +375,7 @@ def template_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                     edit={"training.template": replacement})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def parallel_sizes_are_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Hugging Face engines have data parallelism only; they would silently ignore TP, PP, CP and EP."""
     parallel = job.parallel
@@ -388,7 +387,7 @@ def parallel_sizes_are_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
     return problem("parallel_ignored", next(iter(set_sizes)), "warning", engine=job.engine, edit=dict(set_sizes))
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def recompute_is_all_or_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Hugging Face engines turn gradient checkpointing on or off."""
     if job.parallel.recompute != "selective":

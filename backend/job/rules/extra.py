@@ -1,235 +1,25 @@
-"""Keys of `extra` that LLaMA-Factory 0.9.5 and mcore_adapter ignore, or refuse together with another value of the job.
+"""Keys of `extra` that LLaMA-Factory 0.9.5 and mcore_adapter ignore, or refuse with another value (clashes.py).
 
-Sources: LLaMA-Factory src/llamafactory/hparams/parser.py, data_args.py, train/mca/workflow.py; mcore_adapter
-training_args.py, trainer/trainer.py, trainer/dpo_trainer.py; megatron-core 0.16.1 transformer/transformer_config.py.
+Sources: LLaMA-Factory src/llamafactory/hparams/parser.py, train/mca/workflow.py; mcore_adapter training_args.py,
+trainer/trainer.py.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from backend.job.job import Job
-from backend.job.mixing import mixing_of
 from backend.job.model import ModelShape
 from backend.job.mtp import counted_layers, requested_layers
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.rules.clashes import CLASHES, MOST_PIXELS, SWIFT_CLASHES, Clash, is_given
 from backend.job.traits import EngineTraits
 
 RULES: list[BoundRule] = []
-everywhere = registrar(RULES, lambda traits: True)
-llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory")
-hugging_face = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
-mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
+rule = registrar(RULES)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Clash:
-    """A key, and the value of the job that it conflicts with."""
-
-    key: str
-    applies: Callable[[Job], bool]
-    """Whether the job has that value."""
-    other: str
-    """The conflicting part of the job, in technical terms that need no translation."""
-
-
-def _sharded(job: Job) -> bool:
-    return job.traits.zero_stage == 3
-
-
-def _deepspeed(job: Job) -> bool:
-    return job.traits.zero_stage > 0
-
-
-def _not_sft(job: Job) -> bool:
-    return job.training.stage != "sft"
-
-
-def _trains_a_reward_model(job: Job) -> bool:
-    return job.training.stage == "rm" and job.traits.environment == "llamafactory"
-
-
-def _quantised(job: Job) -> bool:
-    return job.training.method == "qlora"
-
-
-def _hugging_face(job: Job) -> bool:
-    return not job.traits.is_megatron
-
-
-def _without_limit(job: Job) -> bool:
-    return job.training.max_steps is None
-
-
-def _prepared(job: Job) -> bool:
-    return job.prepares_data
-
-
-def _evaluates_on_other_data(job: Job) -> bool:
-    return bool(job.eval_dataset)
-
-
-def _streams(job: Job) -> bool:
-    return bool(job.extra.get("streaming"))
-
-
-def _takes_a_share(job: Job) -> bool:
-    share = job.eval_size
-    return isinstance(share, int | float) and 0 < share < 1
-
-
-def _concatenates(job: Job) -> bool:
-    return not mixing_of(job).interleaves
-
-
-def _recomputes_all(job: Job) -> bool:
-    return job.traits.is_megatron and job.recompute == "full"
-
-
-def _cuts_sequences(job: Job) -> bool:
-    return job.traits.is_megatron and job.parallel.context > 1
-
-
-def _on_cpu(job: Job) -> bool:
-    return job.traits.is_megatron and job.cluster.gpu == "cpu"
-
-
-def _megatron_dpo(job: Job) -> bool:
-    return job.traits.is_megatron and job.training.stage == "dpo"
-
-
-def _packs_sequences(job: Job) -> bool:
-    return job.traits.is_megatron and bool(job.extra.get("neat_packing") or job.extra.get("sequence_packing"))
-
-
-def _lacks(key: str) -> Callable[[Job], bool]:
-    return lambda job: job.traits.is_megatron and not job.extra.get(key)
-
-
-def _gathers_all(job: Job) -> bool:
-    return job.traits.is_megatron and job.parallel.moe_token_dispatcher == "allgather"  # noqa: S105 - no password
-
-
-def _without_adapters(job: Job) -> bool:
-    return job.traits.environment == "llamafactory" and job.training.method not in ("lora", "qlora")
-
-
-def _with_adapters(job: Job) -> bool:
-    return job.training.method in ("lora", "qlora")
-
-
-def _has(*keys: str) -> Callable[[Job], bool]:
-    return lambda job: any(job.extra.get(key) for key in keys)
-
-
-def _full(job: Job) -> bool:
-    return job.training.method == "full"
-
-
-def _trains_another_preference(job: Job) -> bool:
-    return job.training.stage == "dpo" and job.training.dpo.loss != "sigmoid"
-
-
-def _has_several_adapters(job: Job) -> bool:
-    return _quantised(job) and "," in str(job.extra.get("adapter_name_or_path"))
-
-
-def _more_than(key: str, name: str) -> Callable[[Job], bool]:
-    """Return whether the pixels of `extra` are more than the job's."""
-
-    def is_more(job: Job) -> bool:
-        least, most = job.extra.get(key), getattr(job.training, name)
-        return isinstance(least, int) and least > most
-
-    return is_more
-
-
-def _chooses_another(key: str, value: str) -> Callable[[Job], bool]:
-    return lambda job: job.extra.get(key) not in (None, value)
-
-
-def _never_evaluates(job: Job) -> bool:
-    return _hugging_face(job) and job.training.eval_steps is None
-
-
-def _saves_between_evaluations(job: Job) -> bool:
-    """Return whether a checkpoint would have no evaluation of its own."""
-    evaluation = job.training.eval_steps
-    if not _hugging_face(job) or evaluation is None:
-        return False
-    # transformers 5.6.0 training_args.py: "requires the save and eval strategy to match".
-    strategy = job.extra.get("save_strategy")
-    return strategy in ("epoch", "no") or (strategy in (None, "steps") and job.training.save_steps % evaluation != 0)
-
-
-def _knows_no_best_model(job: Job) -> bool:
-    return not _has("load_best_model_at_end", "metric_for_best_model")(job)
-
-
-ADAPTED_ALONE = ("use_dora", "use_rslora", "loraplus_lr_ratio", "pissa_init", "adapter_name_or_path")
-"""Keys that LLaMA-Factory takes with LoRA alone (finetuning_args.py __post_init__, parser.py _verify_model_args)."""
-PROJECTING = ("use_galore", "use_apollo", "use_badam")
-"""Keys that it takes one of, without LoRA (finetuning_args.py)."""
-CLASHES = (
-    *(Clash(key=key, applies=_without_adapters, other="training.method: full, partial") for key in ADAPTED_ALONE),
-    *(Clash(key=key, applies=_with_adapters, other="training.method: lora, qlora") for key in PROJECTING),
-    # BAdam needs ZeRO-3, with which the other two do not go.
-    Clash(key="use_galore", applies=_has("use_apollo"), other="use_apollo"),
-    Clash(key="use_llama_pro", applies=_full, other="training.method: full"),
-    Clash(key="dpo_label_smoothing", applies=_trains_another_preference, other="training.dpo.loss"),
-    Clash(key="create_new_adapter", applies=lambda job: _quantised(job) and bool(job.extra.get("adapter_name_or_path")),
-          other="training.method: qlora, adapter_name_or_path"),
-    Clash(key="adapter_name_or_path", applies=_has_several_adapters, other="training.method: qlora"),
-    Clash(key="quantization_device_map", applies=lambda job: job.extra.get("quantization_device_map") == "auto",
-          other="do_train"),
-    Clash(key="infer_backend", applies=_chooses_another("infer_backend", "huggingface"), other="do_train"),
-    Clash(key="badam_mode", applies=lambda job: _has("use_badam")(job) and job.extra.get("badam_mode") == "ratio",
-          other="torchrun"),
-    Clash(key="image_min_pixels", applies=_more_than("image_min_pixels", "image_max_pixels"),
-          other="training.image_max_pixels"),
-    Clash(key="video_min_pixels", applies=_more_than("video_min_pixels", "video_max_pixels"),
-          other="training.video_max_pixels"),
-    # transformers 5.6.0 training_args.py __post_init__ and trainer_callback.py EarlyStoppingCallback.
-    *(Clash(key=key, applies=_never_evaluates, other="training.eval_steps: null")
-      for key in ("load_best_model_at_end", "early_stopping_steps")),
-    Clash(key="load_best_model_at_end", applies=_saves_between_evaluations,
-          other="training.save_steps, training.eval_steps"),
-    Clash(key="early_stopping_steps", applies=_knows_no_best_model, other="metric_for_best_model: null"),
-    *(
-        Clash(key=key, applies=_not_sft, other="training.stage: pt, rm, dpo, kto")
-        for key in ("neat_packing", "train_on_prompt", "mask_history")
-    ),
-    *(Clash(key=key, applies=_deepspeed, other="DeepSpeed") for key in ("use_galore", "use_apollo")),
-    *(Clash(key=key, applies=_hugging_face, other="torchrun") for key in ("galore_layerwise", "apollo_layerwise")),
-    Clash(key="use_badam", applies=lambda job: _hugging_face(job) and not _sharded(job), other="DDP, ZeRO-2, FSDP"),
-    Clash(key="pissa_init", applies=_sharded, other="DeepSpeed ZeRO-3"),
-    Clash(key="pissa_init", applies=lambda job: job.has_reference, other="training.stage: dpo, kto"),
-    Clash(key="load_best_model_at_end", applies=_trains_a_reward_model, other="training.stage: rm"),
-    Clash(key="pissa_init", applies=_quantised, other="training.method: qlora"),
-    Clash(key="resize_vocab", applies=_quantised, other="training.method: qlora"),
-    Clash(key="fp8", applies=_quantised, other="training.method: qlora"),
-    Clash(key="streaming", applies=_without_limit, other="training.max_steps: null"),
-    Clash(key="max_samples", applies=_streams, other="streaming"),
-    Clash(key="streaming", applies=_takes_a_share, other="val_size < 1"),
-    Clash(key="val_size", applies=_evaluates_on_other_data, other="eval_dataset"),
-    Clash(key="mask_history", applies=lambda job: bool(job.extra.get("train_on_prompt")), other="train_on_prompt"),
-    Clash(key="interleave_probs", applies=_concatenates, other="mix_strategy: concat"),
-    *(Clash(key=key, applies=_prepared, other="training.prepare") for key in ("streaming", "tokenized_path")),
-    Clash(key="variable_seq_lengths", applies=_gathers_all, other="parallel.moe_token_dispatcher: allgather"),
-    Clash(key="moe_shared_expert_overlap", applies=_gathers_all, other="parallel.moe_token_dispatcher: allgather"),
-    Clash(key="moe_layer_recompute", applies=_recomputes_all, other="parallel.recompute: full"),
-    Clash(key="moe_pad_expert_input_to_capacity", applies=_lacks("moe_expert_capacity_factor"),
-          other="moe_expert_capacity_factor: null"),
-    Clash(key="fp8_param", applies=_lacks("fp8"), other="fp8: null"),
-    *(Clash(key=key, applies=_cuts_sequences, other="CP > 1") for key in ("neat_packing", "sequence_packing")),
-    *(Clash(key=key, applies=_on_cpu, other="transformer_impl: local") for key in ("neat_packing", "sequence_packing")),
-    *(Clash(key=key, applies=_megatron_dpo, other="training.stage: dpo")
-      for key in ("sequence_packing", "calculate_per_token_loss", "mtp_num_layers")),
-    # trainer.py _prepare_train_inputs then reads position_ids, which it has not computed.
-    Clash(key="mtp_num_layers", applies=_packs_sequences, other="neat_packing, sequence_packing"),
-)  # fmt: skip
 
 # Keys that the workflow under USE_MCA=1 and mcore_adapter's trainer never read.
 _NOT_MEGATRONS = re.compile(
@@ -258,11 +48,10 @@ def allow_code(job: Job) -> Mapping[str, Mapping[str, object]]:
 
 def is_ignored(key: str, traits: EngineTraits) -> bool:
     """Return whether an engine accepts a key without ever reading it."""
-    is_mcore_adapter = traits.is_megatron and traits.environment == "llamafactory"
-    return is_mcore_adapter and _NOT_MEGATRONS.fullmatch(key) is not None
+    return scopes.mcore_adapter(traits) and _NOT_MEGATRONS.fullmatch(key) is not None
 
 
-@everywhere
+@rule(scopes.everywhere)
 def figures_count_the_keys(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The estimate reads few keys of `extra`. Of those that it does not read, some change memory or time."""
     off = {"sequence_parallel_size": 1}
@@ -282,20 +71,41 @@ def _is_counted(key: str, job: Job, shape: ModelShape) -> bool:
     return key == "mtp_shared_weights" and requested_layers(job) < 2
 
 
-@llamafactory
+@rule(scopes.llamafactory)
 def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory's parser raises this on every rank, after minutes of imports. The first conflict is returned."""
-    for clash in CLASHES:
-        # LLaMA-Factory gets the bounds of pixels for models with a tower alone.
-        is_read = shape.vision or not clash.key.endswith("_min_pixels")
-        if job.extra.get(clash.key) and is_read and clash.applies(job):
-            others = {key: value for key, value in job.extra.items() if key != clash.key}
-            return problem("extra_clash", f"extra.{clash.key}", key=clash.key, other=clash.other,
-                            edit={"extra": others})  # fmt: skip
+    if found := _first_clash(job, CLASHES):
+        return found
+    for name, most in MOST_PIXELS.items():
+        # LLaMA-Factory gets the job's bounds for models with a tower alone.
+        own, least = getattr(job.training, name) if shape.vision else most, job.extra.get(_least(name))
+        if isinstance(least, int) and least > own:
+            return _clash(job, _least(name), f"training.{name}" if shape.vision else f"{name}: {most}")
     return None
 
 
-@mcore_adapter
+@rule(scopes.swift_trainer)
+def keys_go_with_ms_swift(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift's arguments raise this on every rank. The first conflict is returned."""
+    return _first_clash(job, SWIFT_CLASHES)
+
+
+def _first_clash(job: Job, clashes: Iterable[Clash]) -> Problem | None:
+    found = next((clash for clash in clashes if is_given(job, clash.key) and clash.applies(job)), None)
+    return _clash(job, found.key, found.other) if found else None
+
+
+def _least(name: str) -> str:
+    return name.replace("_max_", "_min_")
+
+
+def _clash(job: Job, key: str, other: str) -> Problem:
+    others = {name: value for name, value in job.extra.items() if name != key}
+    program = "ms-swift" if job.traits.environment == "swift" else "LLaMA-Factory"
+    return problem("extra_clash", f"extra.{key}", key=key, other=other, program=program, edit={"extra": others})
+
+
+@rule(scopes.mcore_adapter)
 def keys_have_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The parser accepts every key of LLaMA-Factory and transformers; Megatron's trainer reads few of them."""
     ignored = [key for key, value in job.extra.items() if value and is_ignored(str(key), job.traits)]
@@ -306,7 +116,7 @@ def keys_have_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
                     edit={"extra": others})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.llamafactory_trainer)
 def fp8_has_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers 5 passes its own precision to Accelerate, so that of LLaMA-Factory is never read.
 

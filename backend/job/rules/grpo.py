@@ -12,9 +12,11 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, Rule, problem, registrar
 
 RULES: list[BoundRule] = []
+rule = registrar(RULES)
 REWARDS = ("accuracy", "format", "cosine", "repetition", "soft_overlong", "react_format", "toolbench")
 """Reward functions of ms-swift (swift/rewards/orm.py `orms`). The trainer gives texts to them, and its `math` reads the
 messages of requests."""
@@ -33,7 +35,7 @@ def grpo(function: Rule) -> Rule:
     def of_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return function(job, shape, gpu) if job.training.stage == "grpo" else None
 
-    registrar(RULES, lambda traits: "grpo" in traits.stages)(of_stage)
+    rule(scopes.grpo)(of_stage)
     return function
 
 

@@ -6,17 +6,17 @@ from backend.job.model import ModelShape
 from backend.job.model.config import part
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 from backend.job.traits import sibling
 
 RULES: list[BoundRule] = []
-llamafactory_trainer = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
-swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
+rule = registrar(RULES)
 
 _OWN_FORM = "internvl_chat"
 
 
-@llamafactory_trainer
+@rule(scopes.llamafactory_trainer)
 def own_form_needs_ms_swift(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/patcher.py patch_config: `Please download the internvl models in a Hugging
     Face-compatible format`."""
@@ -28,7 +28,7 @@ def own_form_needs_ms_swift(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     return problem("internvl_own_form", "model", model_type=_OWN_FORM, edit=edit)
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def megatron_knows_the_language_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge 1.6.5 model/mm_gpts/internvl.py: `llm_model_type is not supported for internvl_chat model`."""
     if shape.model_type != _OWN_FORM:

@@ -5,14 +5,14 @@ from backend.job.liger import has_effect, has_fused_loss, own_loss
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
-hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
-megatron = registrar(RULES, lambda traits: traits.is_megatron)
+rule = registrar(RULES)
 
 
-@megatron
+@rule(scopes.megatron)
 def liger_is_hugging_faces(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The Megatron path never reads enable_liger_kernel."""
     if not job.training.liger:
@@ -20,7 +20,7 @@ def liger_is_hugging_faces(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
     return problem("liger_ignored", "training.liger", "warning", engine=job.engine, edit={"training.liger": False})
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def liger_replaces_something(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory only logs `Current model does not support liger kernel`, and transformers' trainer logs nothing
     that a user sees (backend/job/liger.py)."""
@@ -30,7 +30,23 @@ def liger_replaces_something(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
                    edit={"training.liger": False})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.swift_trainer)
+def liger_suits_the_trainer(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift 4.6.0 ends in the first step with Liger 0.8.2 (small models on CPU, with Liger's forward alone).
+
+    A reward model has a class without an output layer. Liger replaces its forward pass by that of a language model
+    (monkey_patch.py, `model.forward = MethodType(qwen3_lce_forward, model)`): `'Qwen3ForSequenceClassification' object
+    has no attribute 'lm_head'`. Of a type without such a class, Liger's forward leaves out the reward (model/patcher.py
+    _patch_sequence_classification). KTO deletes the constructor of trl's trainer, which makes Liger's loss
+    (rlhf_trainers/kto_trainer.py): `'KTOTrainer' object has no attribute 'kto_loss_fn'`.
+    """
+    stage, fuses = job.training.stage, has_fused_loss(job, shape.model_type)
+    if not job.training.liger or not (stage == "kto" or (stage == "rm" and fuses)):
+        return None
+    return problem("liger_ends_training", "training.liger", case=stage, edit={"training.liger": False})
+
+
+@rule(scopes.hugging_face)
 def ligers_loss_is_fused(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Liger has kernels for the modules of some types, and no loss without logits. A trainer that computes the loss
     itself reads all logits too."""

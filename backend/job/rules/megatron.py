@@ -7,15 +7,14 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
-megatron = registrar(RULES, lambda traits: traits.is_megatron)
-swift_megatron = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "swift")
-mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
+rule = registrar(RULES)
 
 
-@megatron
+@rule(scopes.megatron)
 def parameter_gather_overlap_is_complete(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter asserts both: overlap_param_gather needs the distributed optimizer and overlap_grad_reduce."""
     parallel = job.parallel
@@ -25,7 +24,7 @@ def parameter_gather_overlap_is_complete(job: Job, shape: ModelShape, gpu: Gpu) 
                     edit={"parallel.distributed_optimizer": True, "parallel.overlap_grad_reduce": True})  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def overlap_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """On ranks without images the projector has no gradient, so an overlapped reduction waits for it forever."""
     parallel = job.parallel
@@ -35,7 +34,7 @@ def overlap_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     return problem("overlap_with_vision", "parallel.overlap_grad_reduce", "warning", edit=dict(edit))
 
 
-@megatron
+@rule(scopes.megatron)
 def recompute_layers_need_full(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: recompute_num_layers must be None with selective recompute."""
     if job.parallel.recompute_num_layers is None or job.recompute == "full":
@@ -44,7 +43,7 @@ def recompute_layers_need_full(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
                     edit={"parallel.recompute_num_layers": None})  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def recompute_modules_need_selective(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """recompute_modules is read only with selective recompute."""
     if not job.parallel.recompute_modules or job.recompute == "selective":
@@ -53,7 +52,7 @@ def recompute_modules_need_selective(job: Job, shape: ModelShape, gpu: Gpu) -> P
                     edit={"parallel.recompute": "selective"})  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def recomputed_modules_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core transformer_config.py: moe_act needs the grouped GEMM, mla_up_proj latent attention.
 
@@ -85,7 +84,7 @@ def _lacking(modules: Iterable[str], shape: ModelShape) -> tuple[str, str] | Non
     return None
 
 
-@megatron
+@rule(scopes.megatron)
 def dispatcher_suits_experts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """allgather moves every token to every expert rank."""
     if not shape.experts or job.parallel.expert == 1 or job.parallel.moe_token_dispatcher == "alltoall":  # noqa: S105
@@ -94,7 +93,7 @@ def dispatcher_suits_experts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
                     edit={"parallel.moe_token_dispatcher": "alltoall"})  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def scheduler_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: `lr_scheduler_type X is not supported`; ms-swift's lr_decay_style has no such choice."""
     if job.training.lr_scheduler != "polynomial":
@@ -103,7 +102,7 @@ def scheduler_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
                    engine=job.engine, edit={"training.lr_scheduler": "cosine"})  # fmt: skip
 
 
-@mcore_adapter
+@rule(scopes.mcore_adapter)
 def seed_is_positive(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: `Seed should be a positive integer.`"""
     if job.training.seed > 0:
@@ -111,7 +110,7 @@ def seed_is_positive(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("seed_not_positive", "training.seed", edit={"training.seed": 42})
 
 
-@megatron
+@rule(scopes.megatron)
 def preference_loss_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: `pref_loss: X is not supported.`, raised only at the first loss. ms-swift uses trl's losses."""
     losses = job.traits.preference_losses
@@ -121,7 +120,7 @@ def preference_loss_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
                    losses=", ".join(losses), edit={"training.dpo.loss": "sigmoid"})  # fmt: skip
 
 
-@mcore_adapter
+@rule(scopes.mcore_adapter)
 def data_is_not_shuffled(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's train loader is a SequentialSampler."""
     if not job.training.dataset or job.training.prepare.shuffle:
@@ -129,7 +128,7 @@ def data_is_not_shuffled(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return problem("no_shuffling", "training.dataset", "note", edit={"training.prepare.shuffle": True})
 
 
-@mcore_adapter
+@rule(scopes.mcore_adapter)
 def experts_pad_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory train/mca/workflow.py (pad_to_max): with EP > 1 its collators pad every sample to cutoff_len."""
     training = job.training
@@ -142,7 +141,7 @@ def experts_pad_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
                     edit={"training.packing": True} if can_pack(job) else None)  # fmt: skip
 
 
-@mcore_adapter
+@rule(scopes.mcore_adapter)
 def experts_and_tensor_force_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter turns sequence parallel on with EP > 1 and TP > 1."""
     parallel = job.parallel
@@ -151,7 +150,7 @@ def experts_and_tensor_force_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> 
     return problem("sequence_forced", "parallel.sequence", "warning", edit={"parallel.sequence": True})
 
 
-@megatron
+@rule(scopes.megatron)
 def interleaving_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The interleaved schedule relies on CUDA streams; on CPU ranks its losses were NaN."""
     if gpu.device != "cpu" or job.parallel.virtual_pipeline == 1:
@@ -159,7 +158,7 @@ def interleaving_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     return problem("virtual_on_cpu", "parallel.virtual_pipeline", edit={"parallel.virtual_pipeline": 1})
 
 
-@megatron
+@rule(scopes.megatron)
 def gradients_are_fp32(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Both engines set accumulate_allreduce_grads_in_fp32 whenever bf16 is on.
 
@@ -171,7 +170,7 @@ def gradients_are_fp32(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                    edit={"parallel.gradient_dtype": "fp32"})  # fmt: skip
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def swift_has_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge builds the model of Transformer Engine's modules, which need GPUs."""
     if gpu.device != "cpu":
@@ -181,7 +180,7 @@ def swift_has_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     )
 
 
-@mcore_adapter
+@rule(scopes.mcore_adapter)
 def weights_have_16_bits(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """In fp32, megatron-core's loss overwrites the logits that mcore_adapter's _McaLoraLogitsHelper returned as a view.
 
@@ -193,7 +192,7 @@ def weights_have_16_bits(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                    edit={"training.precision": "bf16" if gpu.supports_bf16 else "fp16"})  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def experts_need_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core transformer/moe/moe_layer.py raises in training if TP > 1 and sequence parallel is off."""
     parallel = job.parallel
@@ -207,7 +206,7 @@ def experts_need_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     return problem("moe_needs_sequence", "parallel.sequence", edit={"parallel.sequence": True})
 
 
-@mcore_adapter
+@rule(scopes.mcore_adapter)
 def wandb_is_dropped(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's TrainingArguments removes wandb from report_to."""
     if "wandb" not in job.training.report_to:

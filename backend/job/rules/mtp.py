@@ -6,15 +6,14 @@ from backend.job.model import ModelShape
 from backend.job.mtp import KEY, MCA_LOADED_EARLIER, MCA_LOADS_LATER, requested_layers
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
-megatron = registrar(RULES, lambda traits: traits.is_megatron)
-ddp = registrar(RULES, lambda traits: not traits.is_megatron and not traits.zero_stage and not traits.is_fsdp)
-mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
+rule = registrar(RULES)
 
 
-@mcore_adapter
+@rule(scopes.mcore_adapter)
 def mtp_weights_load(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter ends with "missing_keys" or "unexpected_keys" (models/model_factory.py from_pretrained), or with a
     ValueError (models/converter/dist_converter.py dist_convert).
@@ -30,7 +29,7 @@ def mtp_weights_load(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                    edit={"extra": _without(job)})  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def mtp_recomputes_single_layers(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core transformer/multi_token_prediction.py: "recompute_num_layers must be 1 for MTP recompute"."""
     if not requested_layers(job) or job.recompute != "full" or job.parallel.recompute_num_layers in (None, 1):
@@ -39,7 +38,7 @@ def mtp_recomputes_single_layers(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
                    layers=job.parallel.recompute_num_layers, edit={"parallel.recompute_num_layers": 1})  # fmt: skip
 
 
-@ddp
+@rule(scopes.ddp)
 def idle_layers_are_found(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """MiMo's own code builds MTP layers that no forward pass runs. DDP waits for their gradients and raises in the
     second step, unless it looks for unused parameters.

@@ -6,9 +6,10 @@ Sources are files of LLaMA-Factory 0.9.5. Those of its main, ff6d4d12e, are the 
 from backend.job.attention import (
     FLASH_ATTENTION,
     asked_of_llamafactory,
+    has_flash_attention_if_installed,
     masks_packs,
     of_llamafactory,
-    takes_flash_attention_if_installed,
+    takes_flash_attention,
 )
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -16,10 +17,11 @@ from backend.job.model.attention_shape import ConvolvedAttention, FullAttention
 from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, ShortConvolution, StateSpace
 from backend.job.presets import Gpu
 from backend.job.problems import Problem, Severity
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
-llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
+rule = registrar(RULES)
 
 MULTIPLE = 8
 """What LLaMA-Factory pads sequences to (train/sft/workflow.py pad_to_multiple_of)."""
@@ -66,7 +68,7 @@ def _single(job: Job) -> dict[str, object]:
     return edit
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def packs_need_no_padding(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """data/processor/supervised.py makes cutoff_len positions for a pack, and data/collator.py pads its tokens alone to
     a multiple of 8: `The size of tensor a (64) must match the size of tensor b (60)`. main pads the positions, but not
@@ -79,18 +81,18 @@ def packs_need_no_padding(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
                    edit={"training.cutoff_len": fitting})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def neat_packs_stand_alone(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """data/collator.py with FlashAttention 2: `bsz should be 1 for neat packing`. Without flash-attn on the nodes the
     training has a mask instead. With `auto`, Gemma 2 asks for it only where it is installed."""
     size = job.training.micro_batch_size
-    if not _packs_neatly(job) or size == 1 or not takes_flash_attention_if_installed(job, shape.model_type):
+    if not _packs_neatly(job) or size == 1 or not has_flash_attention_if_installed(job, shape.model_type):
         return None
     severity: Severity = "error" if asked_of_llamafactory(job) == FLASH_ATTENTION else "warning"
     return problem("neat_packs_are_single", "training.micro_batch_size", severity, size=size, edit=_single(job))
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def neat_packs_have_a_kernel(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """data/collator.py gives all but FlashAttention 2 a mask of all pairs of tokens. transformers' call of a
     FlashAttention kernel reads it as one of tokens (modeling_flash_attention_utils.py _upad_input: `index 18 is out of
@@ -98,14 +100,17 @@ def neat_packs_have_a_kernel(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
     runs = of_llamafactory(job, shape)
     if not _packs_neatly(job) or runs in ("sdpa", "eager", FLASH_ATTENTION):
         return None
-    # LLaMA-Factory takes the kernel of gpt-oss whatever a job asks for.
-    is_own = shape.model_type == "gpt_oss"
-    edit = _not_neat(job) if is_own else {"extra": {**job.extra, "flash_attn": "fa2"}, **_single(job)}
-    return problem("neat_packing_with_kernel", "extra.neat_packing", case="kernel" if is_own else "fa3",
-                   model_type=shape.model_type, edit=edit)  # fmt: skip
+    edit: dict[str, object]
+    if shape.model_type == "gpt_oss":  # LLaMA-Factory takes the kernel whatever a job asks for
+        case, edit = "kernel", _not_neat(job)
+    elif takes_flash_attention(shape, gpu):
+        case, edit = "fa3", {"extra": {**job.extra, "flash_attn": "fa2"}, **_single(job)}
+    else:
+        case, edit = "sdpa", {"extra": {**job.extra, "flash_attn": "sdpa"}}
+    return problem("neat_packing_with_kernel", "extra.neat_packing", case=case, model_type=shape.model_type, edit=edit)
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def neat_packs_suit_the_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """See MASKS_OF_TOKENS. data/collator.py: `Omni models are not supported for packed sequences for now.`"""
     is_masked = masks_packs(job) and shape.model_type in MASKS_OF_TOKENS
@@ -114,7 +119,7 @@ def neat_packs_suit_the_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
     return problem("neat_packing_refused", "extra.neat_packing", model_type=shape.model_type, edit=_not_neat(job))
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def experts_are_balanced_by_tokens(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers 5.6.0 load_balancing_loss_func, e.g. modeling_mixtral.py: `batch_size, sequence_length =
     attention_mask.shape` (`too many values to unpack`)."""
@@ -125,7 +130,7 @@ def experts_are_balanced_by_tokens(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
                    edit={"extra": others})  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def states_end_with_a_sample(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The mask and the positions of packs reach attention alone: linear attention, state spaces and short convolutions
     run over the whole pack (small models, tests/engines/test_packing.py)."""
@@ -140,7 +145,7 @@ def states_end_with_a_sample(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
                    edit=_not_neat(job))  # fmt: skip
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def packs_keep_sliding_windows(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers 5.6.0 masking_utils.py _preprocess_mask_arguments returns a mask of all pairs as it is, for sliding
     layers too, so their tokens see the whole sample."""

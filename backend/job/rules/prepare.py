@@ -4,12 +4,11 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
-swift = registrar(RULES, lambda traits: traits.environment == "swift")
-hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
-llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory")
+rule = registrar(RULES)
 
 MANY_SAMPLES = 200_000
 """Samples from which tokenising is noted. Assumed: 1,000 samples per second, so all ranks wait three minutes."""
@@ -17,7 +16,7 @@ OTHER_WAYS = ("tokenized_path", "streaming")
 """Keys of `extra` with which no rank waits for tokenising either."""
 
 
-@swift
+@rule(scopes.swift)
 def data_is_prepared_for_llamafactory(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift loads tokenised data of another format, and shuffles it itself."""
     prepare = job.training.prepare
@@ -27,7 +26,7 @@ def data_is_prepared_for_llamafactory(job: Job, shape: ModelShape, gpu: Gpu) -> 
     return problem("prepare_ignored", "training.prepare.tokenize", "warning", engine=job.engine, edit=edit)
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def trainer_shuffles_by_itself(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Hugging Face's trainer shuffles the samples anew in every epoch."""
     if not job.training.prepare.shuffle:
@@ -36,7 +35,7 @@ def trainer_shuffles_by_itself(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
     return problem("shuffle_not_needed", "training.prepare.shuffle", "note", engine=job.engine, edit=edit)
 
 
-@llamafactory
+@rule(scopes.llamafactory)
 def many_samples_are_tokenised_first(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """By default LLaMA-Factory tokenises on one rank of each node. The others wait, at most for ddp_timeout."""
     samples = job.training.samples

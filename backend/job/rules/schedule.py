@@ -7,16 +7,16 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
-everywhere = registrar(RULES, lambda traits: True)
-mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
+rule = registrar(RULES)
 
 USUAL_WARMUP = 0.03
 
 
-@everywhere
+@rule(scopes.everywhere)
 def warmup_is_a_share(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers 5.6.0 training_args.py get_warmup_steps reads 1 as one step.
 
@@ -27,7 +27,7 @@ def warmup_is_a_share(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("warmup_is_all", "training.warmup_ratio", edit={"training.warmup_ratio": USUAL_WARMUP})
 
 
-@mcore_adapter
+@rule(scopes.mcore_adapter)
 def warmup_leaves_steps(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core optimizer_param_scheduler.py: `assert self.lr_warmup_steps < self.lr_decay_steps`.
 
@@ -41,7 +41,7 @@ def warmup_leaves_steps(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
                    edit={"training.warmup_ratio": USUAL_WARMUP if steps > 1 else 0.0})  # fmt: skip
 
 
-@everywhere
+@rule(scopes.everywhere)
 def constant_schedule_says_whether_it_warms_up(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers optimization.py get_scheduler: `constant` takes no warm-up. Megatron-Core always warms up."""
     training = job.training

@@ -4,22 +4,20 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 from backend.job.traits import sibling
 
 WRITES_INPUT_TYPE = ("bailing_moe", "deepseek")
 """Types with code of their own whose experts write into a tensor of the type of their inputs."""
 RULES: list[BoundRule] = []
-hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
-offloading = registrar(RULES, lambda traits: traits.zero_stage > 0 and traits.offloads != "none")
-zero3 = registrar(RULES, lambda traits: traits.zero_stage == 3)
-fsdp = registrar(RULES, lambda traits: traits.is_fsdp)
+rule = registrar(RULES)
 
 # LLaMA-Factory 0.9.5 model/model_utils/quantization.py dequantizes such weights when it loads them.
 _EXPANDED = ("mxfp4", "fp8")
 
 
-@offloading
+@rule(scopes.zero_offload)
 def a_disk_needs_a_folder(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """DeepSpeed zero/partition_parameters.py: `"nvme_path" in DeepSpeed Config cannot be None`."""
     if job.parallel.offload_device != "nvme" or job.parallel.offload_folder:
@@ -27,7 +25,7 @@ def a_disk_needs_a_folder(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     return problem("offload_folder_missing", "parallel.offload_folder", edit={"parallel.offload_device": "cpu"})
 
 
-@offloading
+@rule(scopes.zero_offload)
 def a_disk_needs_stage_3(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """DeepSpeed zero/stage_1_and_2.py treats every device other than `none` as host memory."""
     if job.parallel.offload_device != "nvme" or job.traits.zero_stage == 3:
@@ -35,7 +33,7 @@ def a_disk_needs_stage_3(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return problem("nvme_needs_stage_3", "parallel.offload_device", "warning", edit={"parallel.offload_device": "cpu"})
 
 
-@offloading
+@rule(scopes.zero_offload)
 def offloaded_gradients_are_kept(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """DeepSpeed before 0.19.0 loses gradients (https://github.com/deepspeedai/DeepSpeed/pull/7967;
     tests/engines/test_deepspeed_offload.py). The preflight knows the version of the nodes (broken_versions.py)."""
@@ -45,7 +43,7 @@ def offloaded_gradients_are_kept(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
                    accumulation=job.accumulation)  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def offload_fraction_is_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Engines with offload move the whole optimizer; the others move none of it."""
     if not job.parallel.optimizer_offload_fraction:
@@ -54,7 +52,7 @@ def offload_fraction_is_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
                     edit={"parallel.optimizer_offload_fraction": 0.0})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def an_optimizer_on_the_host_needs_threads(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """torchrun's OMP_NUM_THREADS is 1: the whole optimizer step of a rank then runs on one core."""
     on_host = job.traits.offloads != "none" or (job.traits.is_fsdp and job.parallel.fsdp.offload)
@@ -64,7 +62,7 @@ def an_optimizer_on_the_host_needs_threads(job: Job, shape: ModelShape, gpu: Gpu
                     edit={"environment": {**job.environment, "OMP_NUM_THREADS": "8"}})  # fmt: skip
 
 
-@zero3
+@rule(scopes.zero3)
 def gathers_on_cpu_may_end_late(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """DeepSpeed before 0.19.8 zero/partition_parameters.py _allgather_params_coalesced waits for the last gather of
     several. gloo does not run them in order, so a late one overwrites weights
@@ -74,7 +72,7 @@ def gathers_on_cpu_may_end_late(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
     return problem("zero3_on_cpu", "engine", "warning", edit={"engine": sibling(job.traits, "zero2")})
 
 
-@fsdp
+@rule(scopes.fsdp)
 def sharding_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """accelerate 1.11.0 state.py: CPU ranks cannot use FSDP, and train as under DDP."""
     if gpu.device != "cpu":
@@ -82,7 +80,7 @@ def sharding_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     return problem("fsdp_on_cpu", "engine", "warning", edit={"engine": sibling(job.traits, "ddp")})
 
 
-@fsdp
+@rule(scopes.fsdp)
 def version_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift's settings of FSDP are those of version 2 (4.6.0 arguments/sft_args.py _init_fsdp)."""
     versions = job.traits.fsdp_versions
@@ -92,7 +90,7 @@ def version_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                    version=job.parallel.fsdp.version, edit={"parallel.fsdp.version": versions[-1]})  # fmt: skip
 
 
-@fsdp
+@rule(scopes.fsdp)
 def quantised_training_needs_version_1(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """accelerate 1.11.0 utils/fsdp_utils.py _infer_parameter_dtype fails on the names of bitsandbytes' weights."""
     if job.training.method != "qlora" or job.parallel.fsdp.version == 1:
@@ -100,7 +98,7 @@ def quantised_training_needs_version_1(job: Job, shape: ModelShape, gpu: Gpu) ->
     return problem("qlora_needs_fsdp1", "parallel.fsdp.version", edit={"parallel.fsdp.version": 1})
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def a_quantised_model_stays_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """quantization.py: `DeepSpeed ZeRO-3 or FSDP is incompatible with PTQ-quantized models.`"""
     method = _quantised_by(job)
@@ -110,7 +108,7 @@ def a_quantised_model_stays_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
                     edit={"engine": sibling(job.traits, "zero2")})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def a_quantised_model_takes_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """adapter.py: `Quantized models can only be used for the LoRA or OFT tuning.`"""
     method = _quantised_by(job)
@@ -126,7 +124,7 @@ def _quantised_by(job: Job) -> str | None:
     return str(method) if method and method not in _EXPANDED else None
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def experts_write_the_type_that_they_read(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """modeling_bailing_moe.py and modeling_bailing_moe_v2.py (own_code.py) write the outputs of experts, which autocast
     makes 16-bit, into a tensor of the type of the inputs, which is fp32 if the weights are: `Index put requires the

@@ -6,16 +6,16 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, dividing, largest, problem, registrar
 from backend.job.rules.stages import equal_cut, recut
 from backend.job.unestimated import is_known
 
 RULES: list[BoundRule] = []
-megatron = registrar(RULES, lambda traits: traits.is_megatron)
-mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
+rule = registrar(RULES)
 
 
-@megatron
+@rule(scopes.megatron)
 def heads_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: num_attention_heads must be a multiple of TP."""
     if shape.heads % job.parallel.tensor == 0:
@@ -29,7 +29,7 @@ def heads_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     )
 
 
-@megatron
+@rule(scopes.megatron)
 def groups_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: num_query_groups must be a multiple or divisor of TP."""
     groups, tensor = shape.kv_heads, job.parallel.tensor
@@ -39,7 +39,7 @@ def groups_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                     edit={"parallel.tensor": _fitting_tensor(job, shape)})  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def widths_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Column-parallel layers are cut into TP equal parts: the FFN, and the vocabulary as mcore_adapter builds it."""
     tensor = job.parallel.tensor
@@ -50,7 +50,7 @@ def widths_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return None
 
 
-@megatron
+@rule(scopes.megatron)
 def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """TP communicates in every layer; across nodes it waits for the network."""
     per_node, tensor, parallel = job.cluster.gpus_per_node, job.parallel.tensor, job.parallel
@@ -66,7 +66,7 @@ def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                    choices=choices)  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def experts_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: num_moe_experts must be set to use expert parallel; ETP splits only experts."""
     split = [name for name in ("expert", "expert_tensor") if getattr(job.parallel, name) > 1]
@@ -76,7 +76,7 @@ def experts_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("expert_parallel_without_experts", f"parallel.{split[0]}", edit=edit)
 
 
-@megatron
+@rule(scopes.megatron)
 def experts_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Every expert-parallel rank holds the same number of whole experts."""
     if not shape.experts or shape.experts % job.parallel.expert == 0:
@@ -90,7 +90,7 @@ def experts_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     )
 
 
-@megatron
+@rule(scopes.megatron)
 def expert_ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: world_size must be a multiple of ETP x EP x PP."""
     parallel = job.parallel
@@ -106,7 +106,7 @@ def expert_ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
                     edit=recut(job, dividing(job.world_size, sizes)))  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def expert_width_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ETP cuts every expert's FFN into equal parts."""
     expert_tensor = job.parallel.expert_tensor
@@ -117,7 +117,7 @@ def expert_width_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                     width=shape.expert_ffn, tensor=expert_tensor, edit={"parallel.expert_tensor": fitting})  # fmt: skip
 
 
-@mcore_adapter
+@rule(scopes.mcore_adapter)
 def sequence_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """CP cuts a sequence into 2 x CP chunks; SFT pads to 64 tokens, PT to 8 (mcore_adapter's collators).
 
@@ -132,7 +132,7 @@ def sequence_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                     edit={"parallel.context": fitting})  # fmt: skip
 
 
-@mcore_adapter
+@rule(scopes.mcore_adapter)
 def packing_without_context(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter asserts that every packed sub-sequence is aligned to 2 x CP; LLaMA-Factory does not align them."""
     if not job.training.packing or job.parallel.context == 1:

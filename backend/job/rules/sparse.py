@@ -5,11 +5,11 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
-hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
-llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory" and not traits.is_megatron)
+rule = registrar(RULES)
 
 INDEXER_MODULES = ("wq_b", "wk", "weights_proj")
 BLOCK_INDEXER_MODULES = ("index_qk_proj",)
@@ -35,7 +35,7 @@ SEE_LATER_TOKENS = ("glm_moe_dsa",)
 """Types whose class in transformers 5.6 is not causal with SDPA."""
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def adapters_are_not_on_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers decorates the indexer with `torch.no_grad` (modeling_glm_moe_dsa.py of 5.6 and 5.19;
     tests/engines/test_sparse_attention.py). DDP raises in the second step, as in adapters.py adapters_are_trained."""
@@ -55,7 +55,7 @@ def adapters_are_not_on_an_indexer(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
                    modules=", ".join(idle), edit={"training.lora.targets": kept})  # fmt: skip
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def adapters_are_not_on_grouped_rows(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Of DeepSeek-V4's `o_a_proj` each group of heads has rows of its own. A step of a small model with an adapter
     there (transformers 5.19, peft 0.18.1 tuners/lora/layer.py) ends with `The size of tensor a (64) must match the
@@ -80,7 +80,7 @@ def _modules(shape: ModelShape) -> tuple[tuple[str, ...], str]:
     return INDEXER_MODULES, GATED_TARGETS if shape.mla.gate == "query" else SPARSE_TARGETS
 
 
-@hugging_face
+@rule(scopes.hugging_face)
 def an_indexer_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers decorates the indexer with `torch.no_grad` (modeling_deepseek_v32.py of 5.19), or the indexer only
     returns the numbers of keys (modeling_qwen4_exp.py, modeling_deepseek_v4.py, modeling_minimax_m3_vl.py;
@@ -92,7 +92,7 @@ def an_indexer_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     return problem("indexer_not_trained", "training.method", "warning", model_type=shape.model_type, edit=edit)
 
 
-@llamafactory
+@rule(scopes.llamafactory_trainer)
 def tokens_see_only_those_before(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """transformers 5.6.0 and 5.8.0 modeling_glm_moe_dsa.py: with SDPA the causal mask is absent, or it is a mask of
     truth values that is added to one of numbers. So a later token changes the outputs of those before it. 5.19.0 has

@@ -7,17 +7,18 @@ from backend.job.model import ModelShape
 from backend.job.pipeline_layout import LayoutError, even_layers, layers_of, layout_of, readable_layers
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
 from backend.job.unestimated import is_known
 
 RULES: list[BoundRule] = []
-megatron = registrar(RULES, lambda traits: traits.is_megatron)
+rule = registrar(RULES)
 
 LAYOUT = "parallel.pipeline_layout"
 _ACCOUNTS = ("account_for_embedding", "account_for_loss")
 
 
-@megatron
+@rule(scopes.megatron)
 def layout_is_one(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core pipeline_parallel_layer_layout.py: known letters, E first, L last, and every layer in it."""
     layout = job.parallel.pipeline_layout
@@ -33,7 +34,7 @@ def layout_is_one(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("pipeline_layout_layers", LAYOUT, held=layout_layers, layers=shape.layers, edit=edit)
 
 
-@megatron
+@rule(scopes.megatron)
 def layout_has_the_chunks(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: the layout has a piece for every chunk of every stage."""
     layers, parallel = readable_layers(job.parallel.pipeline_layout), job.parallel
@@ -44,7 +45,7 @@ def layout_has_the_chunks(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
                     virtual=parallel.virtual_pipeline, chunks=chunks, edit=_other_layout(job, shape))  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def layout_counts_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core transformer_config.py: `pipeline_model_parallel_layout cannot be set with` the accounts."""
     edit = _counting_nothing(job)
@@ -53,7 +54,7 @@ def layout_counts_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     return problem("pipeline_layout_accounts", next(iter(edit)), edit=edit)
 
 
-@megatron
+@rule(scopes.megatron)
 def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: without a layout, layers (and what is counted as one) must be a multiple of PP x VPP."""
     parallel = job.parallel
@@ -70,7 +71,7 @@ def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return Problem(code="layers_not_divisible", field="parallel.pipeline", values=values, choices=choices)
 
 
-@megatron
+@rule(scopes.megatron)
 def interleaving_needs_stages(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: the interleaved schedule needs PP > 1."""
     if job.parallel.virtual_pipeline == 1 or job.parallel.pipeline > 1:
@@ -79,7 +80,7 @@ def interleaving_needs_stages(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
                     edit=recut(job, {"parallel.virtual_pipeline": 1}))  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def interleaving_needs_micro_batches(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core schedules.py: with VPP at least PP micro-batches, and no remainder smaller than PP."""
     parallel, micro_batches = job.parallel, job.accumulation
@@ -95,7 +96,7 @@ def interleaving_needs_micro_batches(job: Job, shape: ModelShape, gpu: Gpu) -> P
                     pipeline=parallel.pipeline, edit=edit)  # fmt: skip
 
 
-@megatron
+@rule(scopes.megatron)
 def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Qwen3-VL feeds deep-stack features to the first layers, which must all be on the first stage (chunk).
 

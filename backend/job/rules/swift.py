@@ -6,18 +6,19 @@ from backend.job.model import ModelShape
 from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.rules.clashes import swift_kind
 from backend.job.traits import sibling
 
 RULES: list[BoundRule] = []
-swift_trainer = registrar(RULES, lambda traits: traits.environment == "swift" and not traits.is_megatron)
-swift_megatron = registrar(RULES, lambda traits: traits.environment == "swift" and traits.is_megatron)
+rule = registrar(RULES)
 
 MAX_STREAMING_LOADERS = 1
 """Loader processes per rank that ms-swift's Megatron keeps with streaming (4.6.0 arguments/megatron_base_args.py)."""
 
 
-@swift_trainer
+@rule(scopes.swift_trainer)
 def packing_needs_flash_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 arguments/sft_args.py: `The "packing" feature requires a flash attention implementation.`"""
     if not job.training.packing or gpu.device != "cpu":
@@ -25,7 +26,19 @@ def packing_needs_flash_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
     return problem("packing_on_cpu", "training.packing", engine=job.engine, edit={"training.packing": False})
 
 
-@swift_megatron
+@rule(scopes.swift_trainer)
+def packing_is_of_the_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ms-swift 4.6.0 arguments/rlhf_args.py: `The current rlhf_type 'rm' does not support padding_free/packing.`
+
+    It supports dpo, kto and grpo. For GRPO see grpo.py.
+    """
+    kind = swift_kind(job)
+    if not job.training.packing or kind not in ("rm", "orpo", "cpo"):
+        return None
+    return problem("packing_not_of_stage", "training.packing", kind=kind, edit={"training.packing": False})
+
+
+@rule(scopes.swift_megatron)
 def streaming_has_one_loader(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 arguments/megatron_base_args.py: `setting args.dataloader_num_workers to 1`."""
     workers = job.training.workers.data_loader
@@ -35,7 +48,7 @@ def streaming_has_one_loader(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
                    edit={"training.workers.data_loader": MAX_STREAMING_LOADERS})  # fmt: skip
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def megatron_core_builds_the_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge 1.6.5 needs the dev branch of Megatron-LM for some types; with megatron-core up to 0.19.2 the run
     ends when it builds the model."""
@@ -44,7 +57,7 @@ def megatron_core_builds_the_model(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
     return problem("megatron_core_dev", "engine", "warning", model_type=shape.model_type)
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def megatron_has_the_linear_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge 1.6.5 model/gpts/bailing_hybrid.py has the linear attention of Ling 2.5 alone. It looks for
     `query_key_value.weight`, which the layers of Ling 3 do not have."""
@@ -55,7 +68,7 @@ def megatron_has_the_linear_attention(job: Job, shape: ModelShape, gpu: Gpu) -> 
                    edit={"engine": sibling(job.traits, "zero3")})  # fmt: skip
 
 
-@swift_megatron
+@rule(scopes.swift_megatron)
 def lightning_attention_has_whole_sequences(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge 1.6.5 model/gpts/bailing_hybrid.py LinearAttention.forward: each rank of context parallelism runs
     the recurrence over its own part of the sequence, from an empty state, and no rank sends its state on."""

@@ -8,19 +8,19 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
+from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, registrar
 from backend.job.trained import trained_parts
 
 RULES: list[BoundRule] = []
-mcore_adapter = registrar(RULES, lambda traits: bool(traits.vision_needs_whole_sequences))
-mcore_bridge = registrar(RULES, lambda traits: bool(traits.deep_stack_needs_whole_sequences))
+rule = registrar(RULES)
 
 TRAINED_WRONGLY = frozenset({"vision_replicas_drift", "vision_gradients_wrong", "deep_stack_gradients_wrong"})
 """Codes of plans that train something wrongly."""
 FROZEN: dict[str, object] = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
 
 
-@mcore_adapter
+@rule(scopes.wrong_vision_gradients)
 def vision_replicas_stay_equal(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: without sequence parallel, nothing sums the gradients of TP ranks that split the images."""
     if not _is_split(job, shape) or not _drifts(job, gpu):
@@ -28,7 +28,7 @@ def vision_replicas_stay_equal(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
     return _problem(job, shape, drifts=True)
 
 
-@mcore_adapter
+@rule(scopes.wrong_vision_gradients)
 def vision_gradients_are_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: the gradient is 1/TP of the right one, or only that of the rank's own part of the sequence."""
     if not _is_split(job, shape) or _drifts(job, gpu):
@@ -36,7 +36,7 @@ def vision_gradients_are_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
     return _problem(job, shape, drifts=False)
 
 
-@mcore_bridge
+@rule(scopes.wrong_deep_stack_gradients)
 def deep_stack_gradients_are_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge: under sequence parallel, the deep-stack mergers get 1/TP of the right gradient.
 
