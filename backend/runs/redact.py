@@ -5,7 +5,7 @@ import re
 import threading
 from collections.abc import Mapping
 
-from backend.engines.job_secrets import SHAPES
+from backend.job.job_secrets import SHAPES
 
 MARK = "<redacted>"
 
