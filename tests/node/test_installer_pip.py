@@ -36,11 +36,22 @@ def request_without_pip(tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "0.txt").write_text("")
     write_ensurepip(tmp_path / "modules", ENSUREPIP)
     return {
-        "root": str(tmp_path / "root"), "folder": folder.name, "name": "tiny", "digest": DIGEST, "uv": None,
-        "steps": [{"lock": "0.txt", "hashes": False, "from_source": False, "index": None}], "needed_bytes": 0,
-        "python": f"{sys.version_info[0]}.{sys.version_info[1]}", "python_download": False, "offline": True,
-        "find_links": None, "index_url": None, "remove": [], "imports": "import json", "variables": {"PYTHONPATH": str(tmp_path / "modules")},
-    }  # fmt: skip
+        "root": str(tmp_path / "root"),
+        "folder": folder.name,
+        "name": "tiny",
+        "digest": DIGEST,
+        "uv": None,
+        "steps": [{"lock": "0.txt", "hashes": False, "from_source": False, "index": None}],
+        "needed_bytes": 0,
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "python_download": False,
+        "offline": True,
+        "find_links": None,
+        "index_url": None,
+        "remove": [],
+        "imports": "import json",
+        "variables": {"PYTHONPATH": str(tmp_path / "modules")},
+    }
 
 
 def pips(request: dict[str, Any]) -> list[Path]:
