@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cache
 
 from backend.job.mapping import parameters
-from backend.runs.known_metrics import KNOWN
 from backend.runs.redact import redact
 from backend.runs.states import EventKind, RunState
 
@@ -24,8 +23,11 @@ _HOST_KEYS = frozenset(
 )
 """Keys whose value names a host or a user."""
 _AT_HOST = rf"@|//|\b(?:{'|'.join(sorted(_HOST_KEYS))})[\"']?[ \t]{{0,12}}[:=][ \t]{{0,4}}[\"']?"
-_COMMON_WORDS = "data default error false info main model none null python root server test torch true warning"
-_NUMBERED = re.compile(r"(?:node|rank|gpu|cuda|worker|host)-?\d+")
+_COMMON_WORDS = (
+    "data default epoch error eval false grad info iteration learning loss main memory model none norm null python rate"
+    " root server step test time token tokens torch true user warning"
+)
+_NUMBERED = re.compile(r"(?:node|rank)\d+")
 _MOST_NODES = 4096
 
 
@@ -67,7 +69,7 @@ class Names:
 def _ordinary_words() -> frozenset[str]:
     """Return the words that reports and logs consist of: a name that is one of them tells nothing."""
     sources = (_COMMON_WORDS, *(kind.value for kind in EventKind), *(state.value for state in RunState))
-    return frozenset(re.findall("[a-z]+", " ".join((*sources, *parameters(), *KNOWN)).lower()))
+    return frozenset(re.findall("[a-z]+", " ".join((*sources, *parameters())).lower()))
 
 
 def _is_word(name: str) -> bool:
