@@ -4,13 +4,12 @@ Secrets, addresses, names of hosts and users, and home folders are replaced, bec
 """
 
 import io
-import ipaddress
 import json
-import re
 import zipfile
 from collections.abc import Iterator, Mapping
 
 import backend
+from app.anonymous import Names, anonymous_text, anonymous_value, names_in_list
 from app.cli.output import to_json_data
 from app.services import Services
 from backend.job.job import Job
@@ -18,15 +17,11 @@ from backend.job.mapping import dump_job
 from backend.job.problems import ProblemsError
 from backend.runs.api import FileKey, decoded
 from backend.runs.records import RunSnapshot
-from backend.runs.redact import redact, redact_value
+from backend.runs.redact import redact_value
+from backend.runs.states import EventKind
 
 LOG_BYTES = 256 << 10
 """Bytes of the end of each log."""
-_HOME = re.compile(r"/(?:home|Users)/[^/\s\"']+")
-_ADDRESS = re.compile(r"\b(?!127\.0\.0\.1\b)(?:\d{1,3}\.){3}\d{1,3}\b(?!\.\d)")
-_IPV6 = re.compile(r"(?<![\w:.])(?=[\da-fA-F]{0,4}:)[\da-fA-F:]{2,39}(?:\.\d{1,3}){0,3}(?![\w:])")
-"""What may be an IPv6 address."""
-_DOMAIN = r"(?:\.[A-Za-z][\w-]*){2,}"
 
 
 def failure_report(services: Services, run: str) -> bytes:
@@ -39,20 +34,20 @@ def failure_report(services: Services, run: str) -> bytes:
         except ProblemsError:  # a run that was started elsewhere has no job
             job = None
         hostnames = reader.hostnames(run, snapshot.attempt)
-    names = _host_names(hostnames, job) | _names(snapshot, job)
+    names = Names.of(_slurm_names(snapshot) | _host_names(hostnames, job) | _names(snapshot, job))
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr(f"{run}/run.json", _facts(services, snapshot, names))
         for name, text in _files(services, snapshot, job):
-            packed.writestr(f"{run}/{name}", _anonymous(text, names))
+            packed.writestr(f"{run}/{name}", anonymous_text(text, names))
     return buffer.getvalue()
 
 
-def _facts(services: Services, run: RunSnapshot, names: Mapping[str, str]) -> str:
+def _facts(services: Services, run: RunSnapshot, names: Names) -> str:
     """Return the JSON of the run. Its texts are replaced before JSON escapes them, which joins `n` to the next word."""
     with services.database.read() as reader:
         software = {node.rank: reader.versions(run.id, run.attempt, node.rank) for node in run.nodes}
     facts = {"megaboard": backend.__version__, "software": software, **to_json_data(run)}
-    return json.dumps(_anonymous_value(redact_value(facts), names), indent=1, ensure_ascii=False)
+    return json.dumps(anonymous_value(redact_value(facts), names), indent=1, ensure_ascii=False)
 
 
 def _files(services: Services, run: RunSnapshot, job: Job | None) -> Iterator[tuple[str, str]]:
@@ -64,6 +59,16 @@ def _files(services: Services, run: RunSnapshot, job: Job | None) -> Iterator[tu
                 key = FileKey(run=run.id, attempt=run.attempt, rank=node.rank, file=file)
                 _, data = reader.log_tail(key, size=LOG_BYTES)
                 yield f"logs/node{node.rank}/{file}", decoded(data)
+
+
+def _slurm_names(run: RunSnapshot) -> dict[str, str]:
+    """Return each name of a compute node, and each list of nodes, that Slurm gave -> what replaces it."""
+    lists = dict.fromkeys(
+        str(event.detail.get("nodes") or "") for event in run.events if event.kind is EventKind.SCHEDULER
+    )
+    names = dict.fromkeys(name for nodes in lists for name in names_in_list(nodes))
+    own = {name: f"compute{number}" for number, name in enumerate(names)}
+    return {nodes: "compute nodes" for nodes in lists if nodes} | own
 
 
 def _host_names(hostnames: Mapping[int, str], job: Job | None) -> dict[str, str]:
@@ -88,33 +93,3 @@ def _names(run: RunSnapshot, job: Job | None) -> dict[str, str]:
         names |= {name: "key" for name in (host.identity_file,) if name}
         names |= {name: "jump" for name in (host.proxy_jump,) if name}
     return names
-
-
-def _anonymous(text: str, names: Mapping[str, str]) -> str:
-    text = redact(text)
-    for name in sorted(names, key=len, reverse=True):
-        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?:{_DOMAIN})?(?![\w-])", names[name], text)
-    text = _IPV6.sub(_without_address, _HOME.sub("/home/user", text))
-    return _ADDRESS.sub("<address>", text)
-
-
-def _anonymous_value(value: object, names: Mapping[str, str]) -> object:
-    """Return data of a JSON type with every text replaced, keys included."""
-    if isinstance(value, str):
-        return _anonymous(value, names)
-    if isinstance(value, dict):
-        return {_anonymous(str(key), names): _anonymous_value(item, names) for key, item in value.items()}
-    return [_anonymous_value(item, names) for item in value] if isinstance(value, list) else value
-
-
-def _without_address(match: re.Match[str]) -> str:
-    """Return the text with its IPv6 address replaced, if it is that of a machine. A port or a colon may follow it."""
-    for text in (match[0], match[0].rpartition(":")[0]):
-        try:
-            address = ipaddress.IPv6Address(text)
-        except ValueError:
-            continue
-        if not (address.is_loopback or address.is_unspecified):
-            return "<address>" + match[0].removeprefix(text)
-        break
-    return match[0]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from app.private_file import write_atomically
 from backend.engines import check_engine
-from backend.engines.job_secrets import SECRET_CODES
 from backend.job.job import Job
+from backend.job.job_secrets import SECRET_CODES
 from backend.job.mapping import MAXIMUM_TEXT
 from backend.job.problems import Problem, ProblemsError, quoted
 

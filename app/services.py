@@ -21,8 +21,8 @@ from app.web.audit import Audit
 from app.wizard.last_benchmark import LastBenchmark
 from app.wizard.launch_session import LaunchSession
 from backend.cluster.ssh.host_keys import HostKey, KnownHosts
-from backend.engines.job_secrets import without_secrets
 from backend.job.job import Job
+from backend.job.job_secrets import without_secrets
 from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.controller import Controller

@@ -15,6 +15,7 @@ from app.demo import tiny_model
 from app.demo.job import demo_job, demo_name
 from app.demo.local_nodes import DemoError, LocalNodes, find_sshd
 from app.demo.node_environment import NodeEnvironmentError, base_python, build, cache_folder, is_ready
+from app.demo.password_files import password_files
 from app.home import home_path, make_home, save_cluster, store_path
 from app.private_file import PrivateFileError
 from app.text import t
@@ -58,16 +59,17 @@ def run(args: argparse.Namespace, lang: str) -> int:
     # The page handles signals later. Until then, SIGTERM must run the clean-up below, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
     end = t(lang, "cli.demo.keeps" if args.keep else "cli.demo.ends")
-    with listener:
-        home = make_home(home_path() / "demo")
+    home = make_home(home_path() / "demo")
+    with listener, password_files(home) as write_password:
         # Not the home itself: the page writes its own known_hosts there.
         cluster = LocalNodes(home / "cluster", args.nodes)
         try:
             job = _start_nodes(home, cluster, str(node_python.absolute()), lang)
             draft = "cli.demo.filled" if save_demo_job(home, job) else "cli.demo.other"
             name = demo_name(job, lang)
-            given = t(lang, "cli.serve.password.given")
-            login = password_text(lang, home, new_password, "cli.demo.password") if new_password else given
+            login = t(lang, "cli.serve.password.given")
+            if new_password:
+                login = password_text(lang, new_password, "cli.demo.password", write_password)
             print(t(lang, "cli.demo.ready", nodes=args.nodes), t(lang, draft, name=name), login, sep="\n", flush=True)
             password = password or PasswordHash.of(str(new_password))
             return serve_page(home, binding, listener, password, lang, end, demo=job)

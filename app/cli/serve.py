@@ -4,8 +4,8 @@ import argparse
 import os
 import socket
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from app.web.audit import Audit
 from app.web.binding import DEFAULT_PORT, Binding, ServerError
 from app.web.gradio_settings import prepare_gradio
 from app.web.identity import Identity, load_identity
-from app.web.passwords import PasswordHash, load_hash, random_password, read_password, store_hash
+from app.web.passwords import PasswordHash, load_hash, random_password, read_password, store_hash, write_password
 from app.web.scrape_token import ScrapeToken
 
 if TYPE_CHECKING:
@@ -184,20 +184,17 @@ def _password(home: Path, args: argparse.Namespace, lang: str) -> PasswordHash:
     password = random_password()
     Audit(home).record("new_password")
     # Print it before it is stored: nobody could log in with a stored password that was not printed.
-    print(password_text(lang, home, password, "cli.serve.password.made"), flush=True)
+    print(password_text(lang, password, "cli.serve.password.made", partial(write_password, home)), flush=True)
     password_hash = PasswordHash.of(password)
     store_hash(home, password_hash)
     return password_hash
 
 
-def password_text(lang: str, home: Path, password: str, shown: str) -> str:
-    """Return what to print of a new password: the text of the key `shown`, or the private file that now has it.
+def password_text(lang: str, password: str, shown: str, write: Callable[[str], Path]) -> str:
+    """Return what to print of a new password: the text of the key `shown`, or the private file that `write` made.
 
     Output that is not a terminal is often a log file, which must not contain a password.
     """
     if sys.stdout.isatty():
         return t(lang, shown, password=password)
-    path = home / f"password-{int(time.time())}.txt"
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(password + "\n")
-    return t(lang, "cli.serve.password.file", path=path)
+    return t(lang, "cli.serve.password.file", path=write(password))

@@ -38,6 +38,7 @@ _BAD = frozenset(
         EventKind.LOSS_NOT_FINITE,
         EventKind.LOSS_ROSE,
         EventKind.GRAD_NORM_ROSE,
+        EventKind.GRAD_NORM_NOT_FINITE,
         EventKind.DISK_LOW,
         EventKind.ALLOC_RETRIES,
         EventKind.OUTSIDE_INTERVAL,

@@ -17,6 +17,7 @@ BAD = (
     EventKind.LOSS_NOT_FINITE,
     EventKind.LOSS_ROSE,
     EventKind.GRAD_NORM_ROSE,
+    EventKind.GRAD_NORM_NOT_FINITE,
     EventKind.METRIC_ALERT,
     EventKind.LOSS_ZERO,
     EventKind.LABELS_MASKED,

@@ -12,6 +12,7 @@ ALERTS = (
     EventKind.LOSS_NOT_FINITE,
     EventKind.LOSS_ROSE,
     EventKind.GRAD_NORM_ROSE,
+    EventKind.GRAD_NORM_NOT_FINITE,
     EventKind.DISK_LOW,
     EventKind.ALLOC_RETRIES,
     EventKind.BAD_RECORDS,

@@ -4,7 +4,9 @@ import base64
 import hashlib
 import hmac
 import json
+import os
 import secrets
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +62,14 @@ def read_password(path: Path) -> str:
     if len(line) < SHORTEST:
         raise PasswordError("password_too_short", path=str(path), shortest=SHORTEST)
     return line
+
+
+def write_password(home: Path, password: str) -> Path:
+    """Write a new password into a new private file, and return its path. The operator reads it there."""
+    path = home / f"password-{int(time.time())}.txt"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(password + "\n")
+    return path
 
 
 def load_hash(home: Path) -> PasswordHash | None:

@@ -13,8 +13,8 @@ from app.text import has, t
 from app.wizard.draft_state import read
 from app.wizard.texts import read_texts
 from backend.engines.importing import ASSUMED, ImportLine, import_source, is_job, read_source
-from backend.engines.job_secrets import check_containers
 from backend.job.job import Job
+from backend.job.job_secrets import check_containers
 from backend.job.mapping import dump_mapping, load_mapping, parameters, parse_job, to_mapping
 from backend.job.presets import gpus, models, recipes
 from backend.job.problems import Problem, ProblemsError, errors

@@ -6,8 +6,8 @@ from typing import Any
 
 from backend.engines.engine import Engine
 from backend.engines.extra_keys import check_known
-from backend.engines.job_secrets import check_containers, looks_secret
 from backend.job.job import Job
+from backend.job.job_secrets import check_containers, looks_secret
 from backend.job.mapping import get_value, parameters, texts_in
 from backend.job.patterns import PRINTABLE
 from backend.job.problems import Problem

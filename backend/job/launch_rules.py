@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from backend.job.cluster import Environment
 from backend.job.job import Job
+from backend.job.job_secrets import check_containers
 from backend.job.problems import Problem
 
 
@@ -18,7 +19,7 @@ def check_launch(job: Job) -> list[Problem]:
         "training.output_dir": job.training.output_dir,
     }
     problems = [Problem(code="needed_for_launch", field=path) for path, value in values.items() if not value]
-    return problems + check_nodes(job)
+    return problems + _check_machines(job)
 
 
 def needs_template(job: Job) -> bool:
@@ -27,7 +28,14 @@ def needs_template(job: Job) -> bool:
 
 
 def check_nodes(job: Job) -> list[Problem]:
-    """Return the missing or contradictory values for starting anything on the nodes."""
+    """Return the missing, contradictory or secret values for starting anything on the nodes.
+
+    Of these, check_launch leaves the secrets to the check of the engine, which the wizard shows on every step.
+    """
+    return _check_machines(job) + check_containers(job.cluster)
+
+
+def _check_machines(job: Job) -> list[Problem]:
     return _check_hosts(job) + _check_ports(job) + _check_install(job)
 
 

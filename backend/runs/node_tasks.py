@@ -13,6 +13,7 @@ from backend.cluster.program_answers.data import DataPreview, DatasetChecked, Da
 from backend.cluster.slurm import Partition
 from backend.job.environment_sets import EnvironmentSet
 from backend.job.job import Job
+from backend.job.job_secrets import check_containers
 from backend.job.launch_rules import check_nodes, needs_template, on_login_node, own_field, with_spares
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.connections import Connections
@@ -22,6 +23,7 @@ from backend.runs.tasks import dataset_info, discovery, environment_install, fil
 from backend.runs.tasks.benchmark import Measurement, measure
 from backend.runs.tasks.dataset_info import Change as DatasetChange
 from backend.runs.tasks.discovery import Discovery, NodeMemory, refuse_scheduler, refuse_without
+from backend.runs.tasks.environment_install import with_node_python
 
 
 class NodeTasks:
@@ -32,34 +34,42 @@ class NodeTasks:
         self._clock = clock
         self._audit = audit
 
+    def _connect(self, job: Job) -> ConnectedNodes:
+        """Connect to the job's nodes. Raises ProblemsError if options of a container, which are arguments of programs
+        there, hold a secret.
+        """
+        if problems := check_containers(job.cluster):
+            raise ProblemsError(problems)
+        return connect_nodes(job, self._connections)
+
     def model_config(self, job: Job, limit: int) -> Discovery[bytes]:
         """Read `limit` bytes of the model's config.json on every node.
 
         Raises ProblemsError without hosts or a folder.
         """
         refuse_without(job, "cluster.hosts", "model.path")
-        return discovery.model_config(on_login_node(job), connect_nodes(job, self._connections), limit)
+        return discovery.model_config(on_login_node(job), self._connect(job), limit)
 
     def model_profile(self, job: Job) -> Discovery[Mapping[str, Any]]:
         """Make the profile of the job's model on a node. Raises ProblemsError without hosts."""
         refuse_without(job, "cluster.hosts")
-        return discovery.model_profile(on_login_node(job), connect_nodes(job, self._connections))
+        return discovery.model_profile(on_login_node(job), self._connect(job))
 
     def memory(self, job: Job) -> Discovery[NodeMemory]:
         """Read the memory of every node and of its GPUs. Raises ProblemsError without hosts, or with a scheduler."""
         refuse_scheduler(job)
         refuse_without(job, "cluster.hosts")
-        return discovery.memory(job, connect_nodes(job, self._connections))
+        return discovery.memory(job, self._connect(job))
 
     def partitions(self, job: Job) -> Discovery[tuple[Partition, ...]]:
         """Read the partitions of the job's scheduler from its login node. Raises ProblemsError without a scheduler."""
         refuse_without(job, "cluster.scheduler.login.address")
-        return discovery.partitions(connect_nodes(job, self._connections))
+        return discovery.partitions(self._connect(job))
 
     def data_size(self, job: Job) -> Discovery[DataSize]:
         """Count the samples of the job's data sets on a node. Raises ProblemsError without hosts or data sets."""
         refuse_without(job, "cluster.hosts", "training.dataset", "training.dataset_dir")
-        return discovery.data_size(on_login_node(job), connect_nodes(job, self._connections))
+        return discovery.data_size(on_login_node(job), self._connect(job))
 
     def data_preview(self, job: Job, seed: int) -> Discovery[DataPreview]:
         """Encode rows of the job's data sets on a node.
@@ -68,7 +78,7 @@ class NodeTasks:
         """
         needed = ["cluster.hosts", "model.path", "training.dataset", "training.dataset_dir"]
         refuse_without(job, *needed, *(["training.template"] if needs_template(job) else []))
-        return discovery.data_preview(on_login_node(job), connect_nodes(job, self._connections), seed)
+        return discovery.data_preview(on_login_node(job), self._connect(job), seed)
 
     def dataset_info(self, job: Job) -> Discovery[DatasetInfoRead]:
         """Read dataset_info.json on every node. Raises ProblemsError without hosts or a folder."""
@@ -102,7 +112,7 @@ class NodeTasks:
 
     def _data_nodes(self, job: Job) -> ConnectedNodes:
         refuse_without(job, "cluster.hosts", "training.dataset_dir")
-        return connect_nodes(job, self._connections)
+        return self._connect(job)
 
     def measure_speed(self, job: Job) -> Measurement:
         """Benchmark the job's nodes. No file stays on them. Raises ProblemsError when the benchmark cannot run."""
@@ -111,7 +121,7 @@ class NodeTasks:
             raise ProblemsError(problems)
         run = new_run_id(replace(job, name="speed"), self._clock())
         self._audit("measure_speed", run=run, nodes=[host.address for host in job.cluster.hosts])
-        return measure(job, connect_nodes(job, self._connections), run)
+        return measure(job, self._connect(job), run)
 
     def copy_missing(self, job: Job, report: PreflightReport, progress: file_copy.ReportBytes) -> tuple[Problem, ...]:
         """Copy the missing model and data from node 0 to the other nodes; return warnings of the clean-up.
@@ -121,7 +131,7 @@ class NodeTasks:
         """
         run = new_run_id(replace(job, name="copy"), self._clock())
         self._audit("copy_missing", run=run, nodes=[host.address for host in job.cluster.hosts])
-        connected = connect_nodes(job, self._connections).with_spares()
+        connected = self._connect(job).with_spares()
         with own_fields(job):
             return file_copy.copy(with_spares(job), connected, report, run, progress)
 
@@ -133,7 +143,7 @@ class NodeTasks:
         repository = hub_download.dataset_repository(job, dataset) if dataset else hub_download.model_repository(job)
         run = new_run_id(replace(job, name="download"), self._clock())
         self._audit("download", run=run, repository=repository.id if repository else None)
-        connected = connect_nodes(job, self._connections)
+        connected = self._connect(job)
         with own_fields(job):
             return hub_download.download(on_login_node(job), connected, repository, run, progress)
 
@@ -147,7 +157,7 @@ class NodeTasks:
         run = new_run_id(replace(job, name="pull"), self._clock())
         refuse_scheduler(job)
         self._audit("pull_image", run=run, nodes=[host.address for host in job.cluster.hosts])
-        connected = connect_nodes(job, self._connections).with_spares()
+        connected = self._connect(job).with_spares()
         with own_fields(job):
             return image_pull.pull(with_spares(job), connected, run, progress, archive)
 
@@ -162,11 +172,11 @@ class NodeTasks:
         `sets` replaces the shipped sets. Raises ProblemsError, which names the nodes that failed; the next call goes on
         there.
         """
-        job = environment_install.with_node_python(job)
-        if problems := errors(check_nodes(job)):
+        if problems := [*check_containers(job.cluster), *errors(check_nodes(with_node_python(job)))]:
             raise ProblemsError(problems)
+        job = with_node_python(job)
         run = new_run_id(replace(job, name="install"), self._clock())
-        connected, wide = connect_nodes(job, self._connections).with_spares(), with_spares(on_login_node(job))
+        connected, wide = self._connect(job).with_spares(), with_spares(on_login_node(job))
         self._audit("install", run=run, nodes=[host.address for host in wide.cluster.hosts])
         with own_fields(job):
             return environment_install.install(wide, connected, run, progress, sets)

@@ -5,7 +5,7 @@ import re
 import threading
 from collections.abc import Mapping
 
-from backend.engines.job_secrets import SHAPES
+from backend.job.job_secrets import SHAPES
 
 MARK = "<redacted>"
 
@@ -14,9 +14,15 @@ _TOKEN = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
 _BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
+_AUTHORIZATION = re.compile(
+    r"""(?i)(\bauthorization\\{0,7}["']?\s{0,8}[=:]\s{0,8}\\{0,7}["']?"""
+    r"""(?:basic|bearer|digest|negotiate|token)[ \t]{1,8})[^\s"'\\,;]{4,}"""
+)
 # Quotes may be escaped, as in JSON inside JSON. A quoted value ends at the same quote, escaped as often. The special
 # tokens of a tokenizer are no secrets. The length of a name is bounded, so that no text takes quadratic time.
 _SPECIAL = "(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio)"
+# These are often the names of files, which are no secrets, and `credentials: ` begins many a sentence.
+_IN_FILES = r"""(?:private[_-]?key|credentials?(?!:[ ][A-Za-z]{1,40}(?![\w-])))(?![\\"'\s=:]{1,24}~?/)"""
 _NAMED = re.compile(
     r"""(?xi)
     (?P<before>
@@ -28,13 +34,14 @@ _NAMED = re.compile(
         (?P<quote>\\{0,7}["']) (?:(?!(?P=quote)) (?: \\{4} | \\{3}["'] | \\. | . ))+
         | (?(name_quote) [^\s,;&"'\\()\[\]{}]+ | (?:[^\s,;&"'\\] | \\(?!\\{0,7}["']))+ )
     )
-    """.replace("SECRET", r"(?:password|passphrase|passwd|secret(?:[_-][\w-]{0,100})?|token|api[_-]?key)").replace(
-        "SPECIAL", _SPECIAL
-    )
+    """.replace(
+        "SECRET", rf"(?:password|passphrase|passwd|secret(?:[_-][\w-]{{0,100}})?|token|api[_-]?key|{_IN_FILES})"
+    ).replace("SPECIAL", _SPECIAL)
 )
-_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]+:)[^\s/]+(@)")
+# `user:password@` of any address, and a token alone before the `@` of a web address.
+_IN_URL = re.compile(r"""(?i)(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:|\bhttps?://(?=[^\s/:@"']{1,500}@))[^\s/]+(@)""")
 _SECRET_NAME = re.compile(
-    rf"(?i)^(?!{_SPECIAL}_token$).*(?:password|passphrase|passwd|secret|token$|api_?key|private_?key)"
+    rf"(?i)^(?!{_SPECIAL}_token$).*(?:password|passphrase|passwd|secret|token$|api_?key|private_?key|credentials?$)"
 )
 
 
@@ -96,6 +103,7 @@ def redact(text: str) -> str:
     text = without_known_secrets(text)
     text = _TOKEN.sub(MARK, text)
     text = _BEARER.sub(rf"\1{MARK}", text)
+    text = _AUTHORIZATION.sub(rf"\1{MARK}", text)
     text = _IN_URL.sub(rf"\1{MARK}\2", text)
     return _NAMED.sub(_without_value, text)
 

@@ -91,6 +91,8 @@ class EventKind(StrEnum):
     LOSS_NOT_FINITE = "loss_not_finite"
     LOSS_ROSE = "loss_rose"
     GRAD_NORM_ROSE = "grad_norm_rose"
+    GRAD_NORM_NOT_FINITE = "grad_norm_not_finite"
+    """The gradient norm is not finite, and no loss scale explains it (grad_norms.py)."""
     DISK_LOW = "disk_low"
     METRIC_NAMES_FULL = "metric_names_full"
     """The run logs more names of metrics than the store keeps."""

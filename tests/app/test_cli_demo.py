@@ -106,33 +106,76 @@ def test_the_demo_prints_the_same_recipe_name_as_the_page(job, lang):
     assert first["name"] in t(lang, "cli.demo.other", name=demo_name(job, lang))
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_the_password_is_printed_on_a_terminal_and_else_written_to_a_private_file(
-    tmp_path, monkeypatch, capsys, job, is_terminal
-):
+@pytest.fixture
+def run_demo(tmp_path, monkeypatch, job):
+    """Return a function that runs the demo without nodes; `serve` stands for the page, and gets the password's hash."""
     nodes = SimpleNamespace(folder=tmp_path, stop=list)
-    served = []
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
     monkeypatch.setattr(demo, "LocalNodes", lambda *_: nodes)
     monkeypatch.setattr(demo, "find_sshd", lambda: "sshd")
     monkeypatch.setattr(demo, "_start_nodes", lambda *_: job)
-    monkeypatch.setattr(demo, "serve_page", lambda home, binding, listener, password, *_, **__: served.append(password))
     monkeypatch.setattr(demo.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    parser = argparse.ArgumentParser()
-    demo.add_arguments("demo", parser, "en")
-    demo.run(parser.parse_args(["--node-python", sys.executable, "--port", "0"]), "en")
-    printed = capsys.readouterr().out
-    files = list((tmp_path / "demo").glob("password-*.txt"))
-    assert len(files) == (0 if is_terminal else 1)
-    if is_terminal:
-        password = re.search(t("en", "cli.demo.password", password=r"(\S+)"), printed)[1]
-    else:
-        password = files[0].read_text().strip()
-        assert files[0].stat().st_mode & 0o777 == 0o600
-        assert str(files[0]) in printed
-        assert password not in printed
-    assert served[0].matches(password)
+
+    def run(serve, is_terminal=False):
+        monkeypatch.setattr(demo, "serve_page", lambda home, binding, listener, password, *_, **__: serve(password))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+        parser = argparse.ArgumentParser()
+        demo.add_arguments("demo", parser, "en")
+        demo.run(parser.parse_args(["--node-python", sys.executable, "--port", "0"]), "en")
+
+    return run
+
+
+def password_files(home):
+    return list((home / "demo").glob("password-*.txt"))
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_password_is_printed_on_a_terminal_and_else_written_to_a_private_file(
+    tmp_path, capsys, run_demo, is_terminal
+):
+    def serve(password_hash):
+        printed = capsys.readouterr().out
+        files = password_files(tmp_path)
+        assert len(files) == (0 if is_terminal else 1)
+        if is_terminal:
+            password = re.search(t("en", "cli.demo.password", password=r"(\S+)"), printed)[1]
+        else:
+            password = files[0].read_text().strip()
+            assert files[0].stat().st_mode & 0o777 == 0o600
+            assert str(files[0]) in printed
+            assert password not in printed
+        assert password_hash.matches(password)
+
+    run_demo(serve, is_terminal)
+
+
+def test_the_file_of_the_password_goes_with_the_demo(tmp_path, run_demo):
+    def end_by_signal(_):
+        (file,) = password_files(tmp_path)
+        seen.append(file)
+        sys.exit(1)  # as the handler of SIGTERM does
+
+    seen = []
+    with pytest.raises(SystemExit):
+        run_demo(end_by_signal)
+    run_demo(lambda _: seen.append(password_files(tmp_path)))
+    assert len(seen) == 2
+    assert password_files(tmp_path) == []
+
+
+def test_a_demo_removes_the_files_of_demos_that_were_killed_and_not_those_of_one_that_runs(tmp_path, run_demo):
+    stale = tmp_path / "demo" / "password-5.txt"
+    stale.parent.mkdir()
+    stale.write_text("left by a demo that was killed")
+
+    def serve(_):
+        assert stale not in (files := password_files(tmp_path))
+        run_demo(lambda _: None, is_terminal=True)
+        assert password_files(tmp_path) == files
+
+    run_demo(serve)
+    assert password_files(tmp_path) == []
 
 
 def test_the_demo_uses_the_checkout_s_environment_if_there_is_one(tmp_path, monkeypatch):

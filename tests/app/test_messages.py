@@ -114,6 +114,8 @@ def test_alerts_are_reported_with_their_figures_and_short_memory_is_not(store, r
     run.add_event(EventKind.LOSS_ROSE, step=30, loss=6.25, usual=1.501)
     sender.send_new()
     run.add_event(EventKind.GRAD_NORM_ROSE, step=31, grad_norm=14.0, usual=0.8123)
+    lost = {"code": "gradients_not_finite", "values": {"precision": "bf16"}}
+    run.add_event(EventKind.GRAD_NORM_NOT_FINITE, step=35, grad_norm="inf", count=1, problem=lost)
     run.add_event(EventKind.DISK_LOW, 1, step=40, room=1, inode=5, free_gib=91.25, checkpoint_gib=60.5)
     run.add_event(EventKind.ALLOC_RETRIES, 1, step=41, of_rank=9, retries=3)
     software = {"code": "steps_slow_software"}
@@ -126,9 +128,11 @@ def test_alerts_are_reported_with_their_figures_and_short_memory_is_not(store, r
     assert inbox.titles == [
         "Loss has risen to 6.25 by step 30, from 1.501: qwen3-vl-8b-sft",
         "Gradient norm has risen to 14 by step 31, from 0.8123: qwen3-vl-8b-sft",
+        "Gradient norm is inf from step 35 on: qwen3-vl-8b-sft",
         "10.0.0.2 has 91.25 GiB left for checkpoints of 60.5 GiB: qwen3-vl-8b-sft",
         "Steps take 2 s instead of 0.8 to 1.21 s: qwen3-vl-8b-sft",
     ], "a run that needs less than planned causes no message"
+    assert t("en", "problem.gradients_not_finite", precision="bf16") in inbox.taken[2]["message"]
     assert t("en", "problem.steps_slow_software") in inbox.taken[-1]["message"]
 
 

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.cli import secret_input, serve
+from app.web import passwords
 from app.web.audit import Audit
 from app.web.passwords import load_hash
 from app.wizard import secret_fields
@@ -105,7 +106,7 @@ def test_a_password_that_could_not_be_handed_over_is_not_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(serve.PASSWORD_FILE_VARIABLE, raising=False)
-    monkeypatch.setattr(serve.time, "time", lambda: 5.0)
+    monkeypatch.setattr(passwords.time, "time", lambda: 5.0)
     (tmp_path / "password-5.txt").touch()
     with pytest.raises(FileExistsError):
         serve._password(tmp_path, Namespace(new_password=True, password_file=None), "en")

@@ -67,6 +67,15 @@ def test_the_setup_file_and_the_home_folder_are_kept_in_the_command() -> None:
     assert command == ". /opt/env.sh && ~/lf/bin/python -m pip install torch==2"
 
 
+def test_an_environment_without_pip_gets_one_first() -> None:
+    gang = Gang(nodes=1, engine="llamafactory-megatron")
+    gang.facts[0] = make_facts({**MODULES, "mcore_adapter": "0.1", "transformer_engine": None}, has_pip=False)
+    _, problem = gang.only_failure()
+    command = str(problem.values["command"])
+    assert command.startswith(f"{LF} -m ensurepip && {LF} -m pip install ")
+    assert command.count("ensurepip") == 1
+
+
 @pytest.mark.parametrize("has_placeholder", [True, False])
 def test_the_placeholder_of_pypi_is_distinguished_from_the_real_mcore_adapter(has_placeholder: bool) -> None:
     gang = Gang(nodes=1, engine="llamafactory-megatron")

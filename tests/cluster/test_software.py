@@ -38,9 +38,9 @@ def facts(**more: object) -> dict[str, object]:
 
 
 def test_facts_are_read_from_one_command() -> None:
-    node = FakeNode().on("facts", reply=facts())
+    node = FakeNode().on("facts", reply=facts(has_pip=False))
     read = read_software(node, ENVIRONMENT, master="10.0.0.1", modules={"torch": "torch"})
-    assert (read.home, read.interface) == ("/home/train", "ib0")
+    assert (read.home, read.interface, read.has_pip) == ("/home/train", "ib0", False)
     (argv,) = node.ran
     assert argv[:3] == ("/opt/lf/bin/python", "-", "facts")
     assert json.loads(argv[3]) == {"master": "10.0.0.1", "modules": {"torch": "torch"}}

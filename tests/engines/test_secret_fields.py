@@ -6,9 +6,9 @@ import pytest
 
 from app.text import LANGUAGES, STRICT_VARIABLE, render_problem
 from backend.engines import check_engine
-from backend.engines.job_secrets import without_secrets
-from backend.job.cluster import Container, Environment
+from backend.job.cluster import Container, Environment, Host
 from backend.job.job import Job
+from backend.job.job_secrets import without_secrets
 from backend.job.mapping import to_mapping, with_values
 from tests.engines.jobs import ddp
 
@@ -37,6 +37,33 @@ TOKENS = [
 def test_a_value_that_looks_like_a_token_is_refused_under_any_name(text: str) -> None:
     assert [problem.code for problem in check_engine(ddp(environment={"HARMLESS": text}))] == ["environment_secret"]
     assert [problem.code for problem in check_engine(ddp(extra={"run_name": text}))] == ["extra_secret"]
+
+
+@pytest.mark.parametrize("text", ["http://user:hunter2@proxy:3128", "https://0123456789abcdef0123@host/a"])
+def test_an_address_with_a_password_is_refused_under_any_name(text: str) -> None:
+    assert [problem.code for problem in check_engine(ddp(environment={"HTTPS_PROXY": text}))] == ["environment_secret"]
+    assert [problem.code for problem in check_engine(ddp(extra={"run_name": text}))] == ["extra_secret"]
+
+
+def test_a_path_and_an_address_without_a_password_are_no_secrets() -> None:
+    variables = {
+        "GOOGLE_APPLICATION_CREDENTIALS": "/etc/gcp/key.json",
+        "AWS_SHARED_CREDENTIALS": "~/.aws/credentials",
+        "HTTPS_PROXY": "http://proxy.example.com:3128",
+        "NO_PROXY": "a@b,10.0.0.1:80",
+    }
+    job = ddp(environment=variables)
+    assert check_engine(job) == []
+    assert without_secrets(to_mapping(job)) == to_mapping(job)
+
+
+def test_a_secret_in_the_container_of_a_spare_is_refused_and_not_stored() -> None:
+    environment = Environment(python="/p", container=Container(image="train:1", options=("-e", "HF_TOKEN=x")))
+    spare = Host(address="10.0.0.9", environments={"llamafactory": environment})
+    job = with_values(ddp(), {"cluster.spares": (spare,)})
+    (problem,) = check_engine(job)
+    assert problem.field == "cluster.spares[0].environments.llamafactory.container.options"
+    assert "HF_TOKEN=x" not in str(without_secrets(to_mapping(job)))
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "HF_TOKENS_SEEN", "KEYBOARD"])
@@ -70,6 +97,18 @@ def _in_container(*options: str, on_host: bool = False) -> Job:
         (("--env=HARMLESS=" + TOKEN,), "HARMLESS"),
         (("--label=a=" + TOKEN,), "--label"),
         (("--label", TOKEN), "options"),
+        (("-ite", "HF_TOKEN=x"), "HF_TOKEN"),
+        (("-iteHF_TOKEN=x",), "HF_TOKEN"),
+        (("-dit", "-qe=HF_TOKEN=x"), "HF_TOKEN"),
+        (("--password=hunter2",), "--password"),
+        (("--gpus=all", "--registry-token", "hunter2"), "--registry-token"),
+        (("--log-opt", "splunk-token=hunter2"), "splunk-token"),
+        (("--log-opt=mode=non-blocking,splunk-token=hunter2",), "splunk-token"),
+        (("--volume-opt=o=username=a,password=hunter2",), "password"),
+        (("--env=https_proxy=http://user:hunter2@proxy:3128",), "https_proxy"),
+        (("--env", "ALL_PROXY=socks5://user:hunter2@proxy"), "ALL_PROXY"),
+        (("--http-proxy=http://user:hunter2@proxy",), "--http-proxy"),
+        (("--annotation", f"docs=https://{TOKEN}@host/a"), "options"),
     ],
 )
 @pytest.mark.parametrize("on_host", [False, True])
@@ -87,6 +126,7 @@ def test_an_option_of_a_container_that_holds_a_secret_is_refused_and_not_stored(
     assert TOKEN not in stored
     assert "HF_TOKEN=x" not in stored
     assert "=0123" not in stored
+    assert "hunter2" not in stored
     assert "train:1" in stored
     assert ("--gpus=all" in stored) is ("--gpus=all" in options)
 
@@ -99,6 +139,10 @@ def test_an_option_of_a_container_that_holds_a_secret_is_refused_and_not_stored(
         ("--secret=hub_token,type=env", "--label=key=train"),
         ("--volume=hf_datasets_cache:/data", "--mount=type=volume,source=hf_datasets_cache,target=/data"),
         ("--env", "NCCL_DEBUG=INFO", "--privileged"),
+        ("--env=GOOGLE_APPLICATION_CREDENTIALS=/etc/gcp/key.json", "-ite", "SSL_KEY=~/certs/a.pem"),
+        ("--decryption-key=/etc/keys/image.pem", "--pem-path=/etc/keys/image.pem"),
+        ("--env=https_proxy=http://proxy.example.com:3128", "--env", "REPO=ssh://git@example.com/a"),
+        ("-it", "--name=token", "--passphrase", "--nv"),
     ],
 )
 def test_other_options_of_a_container_pass(options: tuple[str, ...]) -> None:

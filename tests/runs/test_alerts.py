@@ -1,8 +1,15 @@
-"""Alerts from steps: a disk that fills up, and GPU memory that runs short."""
+"""Alerts from steps: a disk that fills up, GPU memory that runs short, and gradients that are not finite."""
 
+import math
+import sqlite3
+
+import pytest
+
+from backend.job.mapping import dump_job, with_values
 from backend.runs.diagnosis.alerts import GIB
 from backend.runs.states import EventKind
-from tests.runs.conftest import Gang
+from backend.runs.store import run_store
+from tests.runs.conftest import RUN, Gang
 
 
 def save(gang: Gang, rank: int, step: int, *, free: float, size: float = 10, inode: int = 5) -> None:
@@ -46,3 +53,51 @@ def test_gpu_memory_that_runs_short_is_reported_once_a_node(gang: Gang) -> None:
     assert told(gang, EventKind.ALLOC_RETRIES) == [(1, 2), (0, 4)]
     detail = next(event.detail for event in gang.events() if event.kind is EventKind.ALLOC_RETRIES)
     assert (detail["of_rank"], detail["retries"]) == (1, 3)
+
+
+def train(gang: Gang, norms: list[float], *, loss: float = 1.5, first: int = 1) -> list[object]:
+    """Write steps with these gradient norms, read them at once, and return the details of the alerts so far."""
+    for step, norm in enumerate(norms, first):
+        row = {"step": step, "time": float(step), "loss": loss, "grad_norm": norm}
+        gang.write(0, "steps.rank0.jsonl", row)
+    gang.collector().poll(gang.nodes[0])
+    events = [event.detail for event in gang.events() if event.kind is EventKind.GRAD_NORM_NOT_FINITE]
+    return [(detail["step"], detail["grad_norm"], detail["count"]) for detail in events]
+
+
+def set_precision(gang: Gang, precision: str) -> None:
+    def change(connection: sqlite3.Connection) -> None:
+        job = run_store.run_job(run_store.run_row(connection, RUN)["job"])
+        text = dump_job(with_values(job, {"training.precision": precision}))
+        connection.execute("UPDATE runs SET job = ? WHERE id = ?", (text, RUN))
+
+    gang.store.write(change)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_one_gradient_norm_that_is_not_finite_is_reported_where_no_loss_scale_explains_it(
+    gang: Gang, precision: str
+) -> None:
+    set_precision(gang, precision)
+    assert train(gang, [1.0, 2.0]) == []
+    assert train(gang, [math.inf, 2.0], first=3) == [(3, "inf", 1)]
+    assert train(gang, [math.nan, 1.0], first=5) == [(3, "inf", 1)], "once in 500 steps"
+
+
+def test_in_fp16_some_are_normal_and_a_row_is_not(gang: Gang) -> None:
+    set_precision(gang, "fp16")
+    start = [math.inf] * 20  # the first loss scale is too high
+    assert train(gang, [*start, 1.0, math.inf, math.inf, 1.0, math.nan, 2.0]) == []
+    assert train(gang, [math.inf] * 4, first=27) == []
+    assert train(gang, [math.nan], first=31) == [(27, "nan", 5)]
+
+
+def test_in_fp16_a_row_that_no_first_loss_scale_explains_is_reported(gang: Gang) -> None:
+    set_precision(gang, "fp16")
+    assert train(gang, [math.inf] * 34) == []
+    assert train(gang, [math.inf], first=35) == [(1, "inf", 35)]
+
+
+def test_beside_a_loss_that_is_not_finite_the_norm_is_no_news(gang: Gang) -> None:
+    set_precision(gang, "bf16")
+    assert train(gang, [math.nan], loss=math.nan) == []

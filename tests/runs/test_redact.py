@@ -34,6 +34,21 @@ SECRETS = {
     "llamafactory-cli train --api-key hunter2 --bf16": "hunter2",
     'run --wandb_token "hunter2 two"': "hunter2",
     "Command '['run', '--api-key', 'hunter2']' failed": "hunter2",
+    "Authorization: Basic dXNlcjpodW50ZXIy": "dXNl",
+    "{'Authorization': 'Basic dXNlcjpodW50ZXIy'}": "dXNl",
+    json.dumps({"line": json.dumps({"proxy-authorization": "basic dXNlcjpodW50ZXIy"})}): "dXNl",
+    'curl -H "authorization: token hunter2hunter2" host': "hunter2",
+    "git clone https://0123456789abcdef@host/repo": "0123456789",
+    "pip install git+HTTPS://hunter2@host/repo": "hunter2",
+    "redis://:hunter2@host:6379/0": "hunter2",
+    "private_key=MIIEhunter2": "hunter2",
+    '{"private_key": "MIIEhunter2 two"}': "hunter2",
+    "private-key: MIIEhunter2": "hunter2",
+    "credentials=hunter2": "hunter2",
+    "credentials: hunter2": "hunter2",
+    '{"credentials": "user hunter2"}': "hunter2",
+    "AWS_CREDENTIALS='hunter2'": "hunter2",
+    "run --private-key hunter2 --bf16": "hunter2",
 }
 HARMLESS = (
     "loss 1.2, tokens_per_s: 4200",
@@ -48,6 +63,14 @@ HARMLESS = (
     "Pass --token or --api-key to log in",
     "--password\nINFO next line",
     '{"bos_token_id": 5, "tokens": [1, 2]}',
+    "basic configuration of the bearer",
+    "Authorization: failed for this user",
+    "Invalid credentials: please log in again",
+    "Loading credentials from the file",
+    "GOOGLE_APPLICATION_CREDENTIALS=/etc/gcp/key.json private_key=~/keys/a.pem",
+    '{"credentials": "/etc/gcp/key.json"}',
+    "private_key_path=/x, credentials_file: a.json",
+    "https://github.com/a/b@main and mail a@b.org",
     '{"eos_token": "<|im_end|>", "pad_token": null}',
 )
 
@@ -71,7 +94,13 @@ def test_a_long_line_is_redacted_at_once():
     assert MARK in redact(text)
 
 
-@pytest.mark.parametrize("part", ["_a", "_", "-", "-secret", " --token", " password"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("_a", "_", "-", "-secret", " --token", " password", "credentials", " credentials: a", "private_key"),
+        *("authorization:", " basic ", "https://a", "://a:", "a@", " \\", "'"),
+    ],
+)
 def test_a_line_that_repeats_names_of_secrets_is_redacted_at_once(part):
     assert redact("secret" + part * 15_000)
 
@@ -83,9 +112,21 @@ def test_other_text_stays_as_it_is(text):
 
 def test_a_value_that_is_named_like_a_secret_goes_whole():
     cleaned = redact_value(
-        {"passphrase": "x", "env": {"HF_TOKEN": ["a"], "NCCL_DEBUG": "WARN"}, "n": 1, "path": ("a",)}
+        {
+            "passphrase": "x",
+            "credentials": {"user": "a"},
+            "env": {"HF_TOKEN": ["a"], "NCCL_DEBUG": "WARN"},
+            "n": 1,
+            "path": ("a",),
+        }
     )
-    assert cleaned == {"passphrase": MARK, "env": {"HF_TOKEN": MARK, "NCCL_DEBUG": "WARN"}, "n": 1, "path": ["a"]}
+    assert cleaned == {
+        "passphrase": MARK,
+        "credentials": MARK,
+        "env": {"HF_TOKEN": MARK, "NCCL_DEBUG": "WARN"},
+        "n": 1,
+        "path": ["a"],
+    }
 
 
 def test_log_lines_are_redacted_with_their_arguments_and_tracebacks():

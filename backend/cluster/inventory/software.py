@@ -78,6 +78,8 @@ class NodeFacts:
     """CUDA version of torch's build. Empty: built without CUDA. None: not known."""
     nccl: str | None = None
     """Version of the NCCL package that torch loads. None without such a package."""
+    has_pip: bool = True
+    """Whether the environment has pip. One that uv made has none."""
     interface: str | None = None
     """Network interface of the route to the master. None without a route."""
     machine: str = ""
@@ -389,6 +391,7 @@ def _read(answer: Facts, modules: Mapping[str, str], started: float, ended: floa
         origins={module: Origin(**origin) for module, origin in answer["origins"].items() if "version" in origin},
         cuda=answer.get("cuda"),
         nccl=answer.get("nccl"),
+        has_pip=answer.get("has_pip", True),
         interface=answer.get("interface"),
         machine=answer["machine"],
         clock_offset_s=answer["time"] - (started + ended) / 2,

@@ -3,8 +3,9 @@
 import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from backend.cluster.inventory.software import Origin, read_modules
+from backend.cluster.inventory.software import NodeFacts, Origin, read_modules
 from backend.job.cluster import Environment, Host
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -35,12 +36,10 @@ UNKNOWN = "unknown"
 """Version of a module that belongs to no distribution (backend/node/checks/software.py)."""
 
 
-def install_command(
-    job: Job, rank: int, modules: Sequence[str], wanted: Mapping[str, Origin], installed: Mapping[str, Origin]
-) -> str:
+def install_command(job: Job, rank: int, facts: NodeFacts, modules: Sequence[str], wanted: Mapping[str, Origin]) -> str:
     """Return the command that installs the `wanted` versions of these modules in a node's environment.
 
-    A git checkout of the node (`installed`) is moved to the wanted commit. pip installs all other packages. Empty if
+    A git checkout of the node is moved to the wanted commit. pip installs all other packages. Empty if
     no version is known.
     """
     names = read_modules(job)
@@ -48,7 +47,7 @@ def install_command(
     isolated: list[str] = []
     built: list[str] = []
     for name in modules:
-        origin, own = wanted.get(name), installed.get(name)
+        origin, own = wanted.get(name), facts.origins.get(name)
         requirements = built if name in BUILT_WITH_TORCH else isolated
         if origin is not None and origin.commit and own is not None and own.folder:
             folder = shlex.quote(own.folder)
@@ -65,32 +64,41 @@ def install_command(
             index = f"https://download.pytorch.org/whl/{build}" if name == "torch" and build else index
             requirements.append(f"{names.get(name, name)}=={origin.version}")
     extra = ["--extra-index-url", index] if index else []
-    return " && ".join([*_pip_commands(environment_of(job, rank), [*extra, *isolated], built), *checkouts])
+    return " && ".join([*_pip_commands(environment_of(job, rank), facts, [*extra, *isolated], built), *checkouts])
 
 
-def install_missing(environment: Environment | None, missing: Mapping[str, str]) -> str:
+def install_missing(environment: Environment | None, facts: NodeFacts, missing: Mapping[str, str]) -> str:
     """Return the command that installs packages in their newest version: import name -> distribution."""
     names = {"mcore_adapter": MCORE_ADAPTER}
     isolated = [names.get(name, package) for name, package in missing.items() if name not in BUILT_WITH_TORCH]
     built = [BUILT_WITH_TORCH[name] for name in missing if name in BUILT_WITH_TORCH]
-    return " && ".join(_pip_commands(environment, isolated, built)) if environment else ""
+    return " && ".join(_pip_commands(environment, facts, isolated, built)) if environment else ""
 
 
-def _pip_commands(environment: Environment | None, isolated: Sequence[str], built: Sequence[str]) -> list[str]:
+def _pip_commands(
+    environment: Environment | None, facts: NodeFacts, isolated: Sequence[str], built: Sequence[str]
+) -> list[str]:
     """Return the commands of both kinds of packages. torch and the tools come before what needs them."""
     if built:
         first, second = [*isolated, *BUILD_TOOLS], [*built, "--no-build-isolation"]
-        return [pip_command(environment, first), pip_command(environment, second)]
-    return [pip_command(environment, isolated)] if isolated else []
+        with_pip = replace(facts, has_pip=True)
+        return [pip_command(environment, facts, first), pip_command(environment, with_pip, second)]
+    return [pip_command(environment, facts, isolated)] if isolated else []
 
 
-def pip_command(environment: Environment | None, requirements: Sequence[str], action: str = "install") -> str:
-    """Return the command `python -m pip install ...` of an environment, for a shell on the node."""
+def pip_command(
+    environment: Environment | None, facts: NodeFacts, requirements: Sequence[str], action: str = "install"
+) -> str:
+    """Return the command `python -m pip install ...` of an environment, for a shell on the node.
+
+    An environment without pip, such as one that uv made, first gets the pip that Python brings.
+    """
     if environment is None:
         return ""
     python = _path(environment.python)
     setup = f". {_path(environment.setup)} && " if environment.setup else ""
-    return f"{setup}{python} -m pip {action} {shlex.join(requirements)}"
+    pip = "" if facts.has_pip else f"{python} -m ensurepip && "
+    return f"{setup}{pip}{python} -m pip {action} {shlex.join(requirements)}"
 
 
 def copy_command(source: Host, paths: Sequence[str]) -> str:

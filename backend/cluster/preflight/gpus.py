@@ -120,7 +120,7 @@ def _cuda_build(job: Job, rank: int, facts: NodeFacts, present: Gpus) -> str:
     name = next((name for least, name in _BUILDS.items() if newest >= least), "cu118")
     version = (facts.modules.get("torch") or "").partition("+")[0]
     index = ["--extra-index-url", f"https://download.pytorch.org/whl/{name}"]
-    return pip_command(environment_of(job, rank), [*index, f"torch=={version}+{name}"])
+    return pip_command(environment_of(job, rank), facts, [*index, f"torch=={version}+{name}"])
 
 
 def _major(version: str) -> int:

@@ -54,7 +54,7 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
 def _lacks_modules(node: NodeReadings, missing: Mapping[str, str]) -> CheckResult:
     """Return the failure for modules that the engine imports and the node lacks: import name -> distribution."""
     job, checks = node.job, node.checks
-    command = install_missing(environment_of(job, checks.rank), missing)
+    command = install_missing(environment_of(job, checks.rank), node.facts, missing)
     # PyPI's package of this name has no such module.
     is_placeholder = "mcore_adapter" in missing and "mcore_adapter" in node.facts.origins
     code = "engine_placeholder" if is_placeholder else "engine_missing"
@@ -67,7 +67,7 @@ def _breaks(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | No
     job, checks = node.job, node.checks
     for code, (is_broken, field, working) in BROKEN_VERSIONS.items():
         if is_broken(job, versions):
-            command = pip_command(environment_of(job, checks.rank), [working])
+            command = pip_command(environment_of(job, checks.rank), node.facts, [working])
             installed = {name: versions.get(name, "") for name in SHOWN}
             return checks.wrong("engine", code, field, **installed, case=case_of(job), command=command)
     return None
@@ -80,11 +80,11 @@ def _is_outside_ranges(node: NodeReadings, versions: Mapping[str, str]) -> Check
     if wanted := unasked_transformers(job, versions):
         # ms-swift 4.6.0's metadata: transformers below 5.20.
         bound = "" if "<" in wanted or "==" in wanted else ",<5.20"
-        command = pip_command(environment, [f"transformers{wanted}{bound}"])
+        command = pip_command(environment, node.facts, [f"transformers{wanted}{bound}"])
         found = {"transformers": versions["transformers"], "wanted": wanted, "command": command}
         return checks.warning("engine", "transformers_of_type", "model.path", **found)
     if outside := outside_ranges(job, versions):
-        command = pip_command(environment, [f"{name}{wanted}" for name, wanted in outside.items()])
+        command = pip_command(environment, node.facts, [f"{name}{wanted}" for name, wanted in outside.items()])
         packages = [f"{name} {versions[name]} ({wanted})" for name, wanted in outside.items()]
         values = {"swift": versions["swift"], "packages": packages, "command": command}
         return checks.warning("engine", "packages_outside_ranges", python_field(job, checks.rank), **values)
@@ -110,7 +110,7 @@ def _lacks_kernels(node: NodeReadings, versions: Mapping[str, str]) -> CheckResu
     slow = {name: distribution for name, distribution in kernels.items() if not versions.get(name)}
     if not slow:
         return None
-    command = install_missing(environment_of(job, checks.rank), slow)
+    command = install_missing(environment_of(job, checks.rank), node.facts, slow)
     field = python_field(job, checks.rank)
     return checks.warning("engine", "kernels_missing", field, modules=[*slow], command=command)
 
@@ -132,7 +132,7 @@ def _flash_attention_is_missing(node: NodeReadings, versions: Mapping[str, str])
     is_asked = takes and asked_of_llamafactory(job) == FLASH_ATTENTION
     if not is_asked or "flash_attn" not in optional_modules(job) or has_flash_attn(versions):
         return None
-    command = install_missing(environment_of(job, checks.rank), optional_modules(job))
+    command = install_missing(environment_of(job, checks.rank), node.facts, optional_modules(job))
     values = {"attention": "FlashAttention 2", "package": "flash-attn", "case": runs}
     return checks.warning("engine", "flash_attn_not_installed", "extra", runs=runs, command=command, **values)
 
@@ -156,7 +156,7 @@ def lacking_metrics(job: Job, facts: NodeFacts, node: str) -> Problem | None:
     lacking = [modules[module] for module in modules if facts.metrics.get(module) is None]
     if not lacking:
         return None
-    values = {"node": node, "modules": lacking, "command": pip_command(environment_of(job, 0), lacking)}
+    values = {"node": node, "modules": lacking, "command": pip_command(environment_of(job, 0), facts, lacking)}
     return Problem(code="metrics_missing", field=python_field(job, 0), severity="note", node=node, values=values)
 
 
@@ -201,7 +201,7 @@ def _other_versions(gang: GangReadings, rank: int, models: Mapping[str, NodeFact
     if not odd:
         return []
     here, there = (", ".join(f"{name} {versions[name][side]}" for name in odd) for side in (0, 1))
-    command = install_command(gang.job, rank, odd, _origins(models), node.origins)
+    command = install_command(gang.job, rank, node, odd, _origins(models))
     field, case = f"cluster.hosts[{rank}].environments", "" if command else "by_hand"
     values = {"here": here, "others": there, "case": case, "command": command}
     return [gang.checks[rank].wrong("versions", "versions_differ", field, **values)]
@@ -219,10 +219,10 @@ def _packages_on_some_nodes(gang: GangReadings, rank: int, models: Mapping[str, 
         if has[rank] == wanted:
             continue
         if wanted:
-            command = install_command(gang.job, rank, [module], _origins(models), {})
+            command = install_command(gang.job, rank, gang.facts[rank], [module], _origins(models))
             case = "lacks" if command else "by_hand"
         else:
-            command, case = pip_command(environment, ["--yes", package], "uninstall"), "has"
+            command, case = pip_command(environment, gang.facts[rank], ["--yes", package], "uninstall"), "has"
         nodes = [rank, *(node for node in has if node != rank)]
         values = {
             "modules": [package],

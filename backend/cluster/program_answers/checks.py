@@ -26,6 +26,7 @@ class Facts(TypedDict):
     origins: dict[str, OriginAnswer]
     cuda: NotRequired[Version]
     nccl: NotRequired[Word]
+    has_pip: NotRequired[bool]
     interface: NotRequired[Word]
     machine: Word
     time: Epoch

@@ -17,9 +17,9 @@ from backend.engines.importing.choose import Choice, ReadFile
 from backend.engines.importing.dialect import LAUNCHER, LLAMAFACTORY, Dialect
 from backend.engines.importing.readers import Read
 from backend.engines.importing.report import ImportLine, because, with_outcome
-from backend.engines.job_secrets import is_secret
 from backend.engines.known_keys import keys_of, programs
 from backend.job.job import Job, Model
+from backend.job.job_secrets import is_secret
 from backend.job.mapping import parameters, parse_job
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors, quoted

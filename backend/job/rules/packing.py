@@ -6,10 +6,10 @@ Sources are files of LLaMA-Factory 0.9.5. Those of its main, ff6d4d12e, are the 
 from backend.job.attention import (
     FLASH_ATTENTION,
     asked_of_llamafactory,
-    has_flash_attention_if_installed,
     masks_packs,
     of_llamafactory,
     takes_flash_attention,
+    takes_flash_attention_if_installed,
 )
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -86,7 +86,7 @@ def neat_packs_stand_alone(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
     """data/collator.py with FlashAttention 2: `bsz should be 1 for neat packing`. Without flash-attn on the nodes the
     training has a mask instead. With `auto`, Gemma 2 asks for it only where it is installed."""
     size = job.training.micro_batch_size
-    if not _packs_neatly(job) or size == 1 or not has_flash_attention_if_installed(job, shape.model_type):
+    if not _packs_neatly(job) or size == 1 or not takes_flash_attention_if_installed(job, shape.model_type):
         return None
     severity: Severity = "error" if asked_of_llamafactory(job) == FLASH_ATTENTION else "warning"
     return problem("neat_packs_are_single", "training.micro_batch_size", severity, size=size, edit=_single(job))

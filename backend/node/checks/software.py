@@ -40,6 +40,7 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
         "origins": {module: origin_of(name) for module, name in request["modules"].items()},
         "cuda": cuda_of_torch(),
         "nccl": nccl_version(),
+        "has_pip": importlib.util.find_spec("pip") is not None,
         "interface": find_interface(request["master"]) if request["master"] else None,
         "machine": boot_id(),
         "time": time.time(),

@@ -48,6 +48,7 @@ class Build:
             state = state_of(self.folder, self.request["digest"])
             if state == "ready":
                 print("megaboard: the environment is already there", flush=True)
+                self.add_pip()
                 self.verify()
                 return
             if state == "foreign":
@@ -80,19 +81,33 @@ class Build:
 
     def make_venv(self) -> None:
         remove_unfinished(self.folder)
-        if os.access(self.python, os.X_OK) and os.path.exists(os.path.join(self.folder, "pyvenv.cfg")):
-            return
+        if not (os.access(self.python, os.X_OK) and os.path.exists(os.path.join(self.folder, "pyvenv.cfg"))):
+            self.create_venv()
+        lines = self.add_pip()
+        if lines is not None and not self.uv:
+            raise InstallError("install_no_pip", path=self.folder, lines=lines)
+
+    def create_venv(self) -> None:
         version = self.request["python"]
         interpreter = find_pythons([version], self.uv, with_pip=not self.uv).get(version)
         if self.uv:
             base = interpreter or self.downloaded_python(version)
             self.call([self.uv, "venv", "--no-project", "--allow-existing", "--python", base, self.folder])
-            # uv puts no pip there, with which users run the commands of the preflight. Python brings one, mostly.
-            self.output_of([self.python, "-m", "ensurepip"])
         elif interpreter:
             self.call([interpreter, "-m", "venv", self.folder])
         else:
             raise InstallError("install_no_python", versions=version, found="")
+
+    def add_pip(self) -> str | None:
+        """Put pip into an environment without it, as uv makes them: users run the commands of the preflight with it.
+
+        Return the last lines of the output if this Python brings no pip.
+        """
+        is_there = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pip') is None)"
+        if self.output_of([self.python, "-c", is_there])[0] == 0:
+            return None
+        status, lines = self.output_of([self.python, "-m", "ensurepip"])
+        return lines if status else None
 
     def downloaded_python(self, version: str) -> str:
         """Return the version, which uv then downloads into the environment, where the job allows that."""

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.runs.diagnosis import loss_spikes
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.diagnosis import grad_norms, loss_spikes
 from backend.runs.diagnosis.first_steps import outside_interval
+from backend.runs.records import problem_to_json
 from backend.runs.states import EventKind
 from backend.runs.store import metrics, run_store
 
@@ -39,6 +41,7 @@ def of_steps(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
     if steps.rank == 0:
         for name in loss_spikes.EVENTS:
             yield from _risen(connection, steps, name)
+        yield from _norm_not_finite(connection, steps)
     yield from _disk_low(connection, steps)
     yield from _retries(connection, steps)
     if steps.first is None:
@@ -48,12 +51,36 @@ def of_steps(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
 
 
 def _not_finite(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
-    """Report a loss that is not finite. An infinite gradient norm is normal: with fp16, a too large scale skips the
-    step.
-    """
+    """Report a loss that is not finite."""
     lost = next((row for row in steps.rows if not math.isfinite(row.get("loss") or 0.0)), None)
     if lost and not run_store.has_event(connection, steps.run, steps.attempt, EventKind.LOSS_NOT_FINITE):
         yield EventKind.LOSS_NOT_FINITE, {"step": lost["step"], "loss": str(lost["loss"])}
+
+
+def _norm_not_finite(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:
+    """Report gradients that are not finite, if no loss scale explains them. A loss that is not finite says more."""
+    lost = [row["step"] for row in steps.rows if not math.isfinite(row.get("grad_norm") or 0.0)]
+    if not lost or _is_recorded(connection, steps, EventKind.LOSS_NOT_FINITE):
+        return
+    alerted = run_store.newest_detail(connection, steps.run, steps.attempt, EventKind.GRAD_NORM_NOT_FINITE)
+    if alerted and lost[-1] < alerted["step"] + loss_spikes.AGAIN_STEPS:
+        return
+    count = len(steps.rows) + grad_norms.AT_START
+    norms = metrics.newest_steps_of(connection, steps.run, steps.attempt, "grad_norm", count=count)
+    precision = _precision(connection, steps.run)
+    if found := grad_norms.not_finite(norms, lost[0], is_fp16=precision in ("fp16", None)):
+        first, norm, number = found
+        why = Problem(code="gradients_not_finite", values={"precision": precision or "fp16"})
+        detail = {"step": first, "grad_norm": str(norm), "count": number, "problem": problem_to_json(why)}
+        yield EventKind.GRAD_NORM_NOT_FINITE, detail
+
+
+def _precision(connection: sqlite3.Connection, run: str) -> str | None:
+    """Return the precision of the run's job; None for a run that was started elsewhere and has no job."""
+    try:
+        return run_store.run_job(run_store.run_row(connection, run)["job"]).training.precision
+    except ProblemsError:
+        return None
 
 
 def _nothing_trained(connection: sqlite3.Connection, steps: Steps) -> Iterator[Alert]:

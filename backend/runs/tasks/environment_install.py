@@ -335,6 +335,7 @@ FIELDS: Mapping[str, str] = {
     "install_disk_full": "cluster.run_root",
     "install_foreign_folder": "cluster.run_root",
     "install_no_python": "cluster.install.python_download",
+    "install_no_pip": "cluster.install.python_download",
     "install_no_index": "cluster.install.index_url",
     "install_no_package": "cluster.install.find_links",
     "install_wrong_hash": "cluster.install.find_links",

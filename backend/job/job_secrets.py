@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from backend.job.cluster import Cluster
@@ -26,11 +27,18 @@ has a pattern.
 SECRET_CODES = ("extra_secret", "environment_secret", "container_secret")
 """Codes of the problems with what looks like a secret."""
 _SECRET = re.compile(
-    r"(.*_)?(token|key|webhook|credentials?)|.*(secret|password|passwd|passphrase|api_?key)|.+_pwd", re.IGNORECASE
+    r"(.*_)?(token|key|webhook|creds|credentials?)|.*(secret|password|passwd|passphrase|api_?key)|.+_pwd",
+    re.IGNORECASE,
 )
-_VARIABLE_OPTIONS = ("-e", "--env")
-# docker and podman take `-eNAME=VALUE`, too. apptainer takes several variables with commas between them.
-_VARIABLES = re.compile(r"(?:--env[= ]|-e[= ]?)(.+)")
+_PATH = re.compile(r"~?/[^\s:=+@]*")
+# `user:password@` of any address, or a token alone before the `@` of a web address. A user name alone is no secret.
+_IN_ADDRESS = re.compile(r"://[^\s/:@]*:[^\s/@]+@|https?://[^\s/:@]{16,}@", re.IGNORECASE)
+# docker and podman join short options without values, as in `-it`, and the last one takes a value: `-ite NAME=VALUE`,
+# `-eNAME=VALUE`. apptainer takes several variables with commas between them, and its `-e` takes no value.
+_VARIABLE_OPTION = re.compile(r"--env|-[ditPq]*e")
+_VARIABLES = re.compile(r"(?:--env[= ]|-[ditPq]*e[= ]?)(.+)")
+_REFERENCE = "--secret"
+"""This option of podman names a secret of its store, and holds none."""
 
 
 def is_secret(name: str) -> bool:
@@ -39,8 +47,14 @@ def is_secret(name: str) -> bool:
 
 
 def looks_secret(name: str, value: Any) -> bool:
-    """Return whether a name is typical of a secret, or a value has the shape of a token."""
-    return is_secret(name) or any(map(_has_shape, texts_in(value)))
+    """Return whether a name is typical of a secret, or a value has the shape of a token or an address with a password.
+
+    A path is no secret, whatever its name.
+    """
+    texts = list(texts_in(value))
+    if any(_has_shape(text) or _IN_ADDRESS.search(text) for text in texts):
+        return True
+    return is_secret(name) and not (texts and all(map(_PATH.fullmatch, texts)))
 
 
 def check_containers(cluster: Cluster) -> list[Problem]:
@@ -49,7 +63,8 @@ def check_containers(cluster: Cluster) -> list[Problem]:
     Options are arguments of the runtime, which other users of a node can see.
     """
     places = [("cluster", cluster.environments)]
-    places += [(f"cluster.hosts[{rank}]", host.environments) for rank, host in enumerate(cluster.hosts)]
+    for field, hosts in (("hosts", cluster.hosts), ("spares", cluster.spares)):
+        places += [(f"cluster.{field}[{rank}]", host.environments) for rank, host in enumerate(hosts)]
     return [
         Problem(
             code="container_secret",
@@ -66,16 +81,39 @@ def _secret_options(options: Sequence[str]) -> dict[int, str]:
     """Return the index of each option that holds a secret -> the name of its variable or option."""
     secrets = {}
     for index, (before, option) in enumerate(zip(("", *options), options, strict=False)):
+        is_value = not option.startswith("-")
         match = _VARIABLES.fullmatch(option)
-        # apptainer's `-e` takes no value.
-        is_value = before in _VARIABLE_OPTIONS and not option.startswith("-")
-        given = option if is_value else match[1] if match else ""
-        variables = [name.strip() for name, equals, _ in (item.partition("=") for item in given.split(",")) if equals]
-        named = [name for name in variables if is_secret(name)]
-        if named or any(map(_has_shape, re.split(r"[=, ]" if given else "=", option))):
-            word = option.partition("=")[0] if option.startswith("-") else "options"
-            secrets[index] = (named or variables or [word])[0]
+        if given := option if is_value and _VARIABLE_OPTION.fullmatch(before) else match[1] if match else "":
+            names = _secret_variables(given)
+        else:
+            names = _secret_values(before if is_value else "", option)
+        if names:
+            secrets[index] = names[0]
     return secrets
+
+
+def _secret_variables(given: str) -> list[str]:
+    """Return the names of the variables in `NAME=VALUE,NAME=VALUE` that hold a secret."""
+    pairs = [(name.strip(), value) for name, equals, value in (item.partition("=") for item in given.split(","))]
+    named = [name for name, value in pairs if value and looks_secret(name, value)]
+    hidden = _IN_ADDRESS.search(given) or any(map(_has_shape, re.split(r"[=, ]", given)))
+    return named or [name for name, _ in pairs if hidden]
+
+
+def _secret_values(before: str, option: str) -> list[str]:
+    """Return the names in one option that have a secret as value. `before` is the option whose value this may be."""
+    pairs = [(before, option)] if before.startswith("-") and "=" not in before else []
+    for item in re.split(r"[,\s]", option):
+        pairs += pairwise(item.split("="))
+    named = [name for name, value in pairs if _names_secret(name) and value and not _PATH.fullmatch(value)]
+    word = option.partition("=")[0] if option.startswith("-") else "options"
+    is_hidden = _IN_ADDRESS.search(option) or any(map(_has_shape, option.split("=")))
+    return [word] if is_hidden else named
+
+
+def _names_secret(option: str) -> bool:
+    """Return whether an option, or a key in its value, is named like a secret. Many a label is named `key`."""
+    return option not in (_REFERENCE, "key") and is_secret(option.lstrip("-").replace("-", "_"))
 
 
 def _has_shape(text: str) -> bool:
@@ -103,8 +141,8 @@ def without_secrets(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _containers_in(cluster: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield each container with options of a cluster that the user may still be typing."""
-    hosts = cluster.get("hosts")
-    for owner in (cluster, *(hosts if isinstance(hosts, list) else ())):
+    lists = [hosts for field in ("hosts", "spares") if isinstance(hosts := cluster.get(field), list)]
+    for owner in (cluster, *(host for hosts in lists for host in hosts)):
         environments = owner.get("environments") if isinstance(owner, Mapping) else None
         for environment in environments.values() if isinstance(environments, Mapping) else ():
             container = environment.get("container") if isinstance(environment, Mapping) else None
@@ -117,7 +155,11 @@ def _are_texts(options: object) -> bool:
 
 
 def _without_secret_options(options: Sequence[str]) -> list[str]:
-    """Return the options without secrets, and without an `--env` whose variable is removed."""
+    """Return the options without secrets, and without an option whose value is removed."""
     removed = set(_secret_options(options))
-    removed |= {index - 1 for index in removed if index and options[index - 1] in _VARIABLE_OPTIONS}
+    removed |= {index - 1 for index in removed if index and _takes_value(options[index - 1], options[index])}
     return [option for index, option in enumerate(options) if index not in removed]
+
+
+def _takes_value(before: str, option: str) -> bool:
+    return before.startswith("-") and "=" not in before and not option.startswith("-")
