@@ -37,6 +37,8 @@ class Habits:
     recompute_counted: bool = False
     """The source's TFLOP/s count recomputation."""
     fsdp: bool = False
+    fsdp_2: bool = False
+    """Its FSDP is version 2, also in rows that do not tell."""
     scattered_sends: bool = False
     """TP ranks share the messages between stages."""
     interleaved: bool = False
@@ -104,7 +106,8 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ),
     ("Megatron-MoE-ModelZoo", Habits(overlap=True, fused_loss=True)),
     # NVIDIA-NeMo/Automodel, examples/llm_benchmark: FSDP 2, Transformer Engine's modules, torch's cross entropy.
-    ("NeMo AutoModel", Habits(overlap=True)),
+    # Its checkpoints are not reentrant (components/distributed/parallelizer.py, components/moe/parallelizer.py).
+    ("NeMo AutoModel", Habits(overlap=True, fsdp_2=True, stops_early=True)),
     # NeMo 2.0: scripts/performance/helpers.py, grad_reduce_in_fp32=False; gpt/model/base.py, cross_entropy_loss_fusion.
     ("NVIDIA DGX Cloud", Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True)),
     ("NeMo", Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True)),
@@ -112,7 +115,7 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     # distributed/activation_checkpoint.py, before parallelisms/parallelize_llama.py: torch's checkpoint_wrapper, whose
     # checkpoints are not reentrant.
     # models/attention.py, _init_backend: "Add CuDNN on B200 w/ highest priority".
-    ("torchtitan", Habits(overlap=True, fsdp=True, stops_early=True, cudnn_on_blackwell=True)),
+    ("torchtitan", Habits(overlap=True, fsdp=True, fsdp_2=True, stops_early=True, cudnn_on_blackwell=True)),
     # Each row has its overlaps; --cross-entropy-fusion-impl te.
     ("XTuner", Habits(fused_loss=True)),
     ("ms-swift", Habits()),
@@ -121,13 +124,16 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     # (ac_handler.py). FSDP 1 prefetches by default.
     ("fms-fsdp", Habits(overlap=True, fsdp=True, gradient_bytes=2, stops_early=True)),
     # kempnerforge/distributed/parallel.py: FSDP 2 with reduce_dtype fp32, checkpoints that are not reentrant.
-    ("KempnerForge", Habits(overlap=True, fsdp=True, fixed_lengths=True, stops_early=True, sums_in_fp32=True)),
+    (
+        "KempnerForge",
+        Habits(overlap=True, fsdp=True, fsdp_2=True, fixed_lengths=True, stops_early=True, sums_in_fp32=True),
+    ),
     # vectorlm/utils/model_utils.py: checkpoints that are not reentrant. profiling/benchmark.py: samples of one length.
     ("VectorLM", Habits(fixed_lengths=True, stops_early=True)),
     # README: torch 2.0.1 and flash-attn 1.0.3 ("Flash Attention version 2 is not currently supported").
     ("LLM-Shearing", replace(ANYONE, attention_pace=FIRST_FLASH)),
     # scripts/train/OLMo3/OLMo3-7B.py: FSDP 2 with param_dtype bf16 and reduce_dtype fp32, no checkpoints.
-    ("OLMo-core", Habits(overlap=True, fsdp=True, fixed_lengths=True, sums_in_fp32=True)),
+    ("OLMo-core", Habits(overlap=True, fsdp=True, fsdp_2=True, fixed_lengths=True, sums_in_fp32=True)),
     # Its text: "H200 -> FA3, B200 -> FA4".
     ("ml-engineering", replace(ANYONE, attention="flash_3")),
     # Its own modules, loss and 4-bit weights, without peft (torchtune/modules/peft/lora.py).

@@ -7,7 +7,7 @@ H100 and H20 900, H800 400, Blackwell 1800. A 4090 has 16 lanes of PCIe 4.
 import re
 from dataclasses import replace
 
-from backend.estimate.time.efficiency import Machine, machine_of, with_fp8_products
+from backend.estimate.time.efficiency import MEMORY_SHARE, Machine, machine_of, with_fp8_products
 from backend.job.cluster import Cluster
 from backend.job.presets import Gpu, gpus
 from benchmarks.shapes import NotModelled
@@ -121,7 +121,7 @@ def published_machine(hardware: str, source: str, *, fp8: bool = False, notes: s
                 break
             if "HBM2E" in hardware_name:
                 # 96 GB H100 with HBM2e: 2.4 TB/s and 500 W, https://github.com/pytorch/torchtitan benchmarks.
-                machine = replace(machine, memory=2.4e12, power=500)
+                machine = replace(machine, memory=MEMORY_SHARE * 2.4e12, power=500)
             if not fp8:
                 return machine
             if gpu_preset.fp8_over_bf16 is None:

@@ -10,7 +10,8 @@ nothing, and start no kernel. Prints JSON:
 - "adapter": {form: [inputs, outputs, inputs in backward, outputs in backward]} in bytes per element of the projection's
   input and output, then [forward, backward] operations, all without those of the frozen projection;
 - "altup": {copies: {step, or "sparse" for the sparse activation: bytes and operations, each forward and backward}};
-- "experts": {number: operations in forward and backward}.
+- "experts": {number: operations in forward and backward};
+- "experts_moved": bytes as in operator_kernels.GROUPED_MOVED.
 
 Needs the node environment (torch, transformers, peft). The forms of bitsandbytes are missing because they need a GPU.
 """
@@ -36,12 +37,16 @@ class Moved(TorchDispatchMode):
 
     total = 0.0
     started = 0
+    products = 0.0
+    """The part of matrix products in the total."""
 
     def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count one operation, and run it."""
         outputs = function(*args, **(kwargs or {}))
         if not _is_view(function, tree_leaves((args, kwargs)), tree_leaves(outputs)):
-            self.total += sum(map(_stored, tree_leaves((args, kwargs, outputs))))
+            moved = sum(map(_stored, tree_leaves((args, kwargs, outputs))))
+            self.total += moved
+            self.products += moved if "mm" in str(function) else 0.0
             self.started += 1
         return outputs
 
@@ -175,17 +180,39 @@ def adapter(dtype: torch.dtype, *, autocast: bool) -> list[float]:
 
 def experts(number: int) -> int:
     """Return the operations of a block of experts, in forward and backward."""
+    block = _experts(SIZES[0], 8, number, 2)
+    with Moved() as moved:
+        block(torch.randn(1, TOKENS, SIZES[0], dtype=torch.bfloat16, requires_grad=True)).sum().backward()
+    return moved.started
+
+
+def _experts(hidden: int, width: int, number: int, top_k: int) -> torch.nn.Module:
     from transformers import Qwen3MoeConfig, Qwen3MoeModel
 
-    size = SIZES[0]
     config = Qwen3MoeConfig(
-        hidden_size=size, moe_intermediate_size=8, num_experts=number, num_experts_per_tok=2, num_hidden_layers=1,
-        num_attention_heads=1, num_key_value_heads=1, head_dim=8, vocab_size=8,
+        hidden_size=hidden, moe_intermediate_size=width, num_experts=number, num_experts_per_tok=top_k,
+        num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=8, vocab_size=8,
     )  # fmt: skip
-    block = Qwen3MoeModel(config).to(torch.bfloat16).layers[0].mlp
-    with Moved() as moved:
-        block(torch.randn(1, TOKENS, size, dtype=torch.bfloat16, requires_grad=True)).sum().backward()
-    return moved.started
+    return Qwen3MoeModel(config).to(torch.bfloat16).layers[0].mlp
+
+
+def experts_moved() -> dict[str, list[float]]:
+    """Return the bytes of a block of experts beside its products, by what they grow with: forward and backward."""
+
+    def moved(hidden: int, width: int, top_k: int) -> list[float]:
+        return [work.total - work.products for work in counted(_experts(hidden, width, 8, top_k), hidden)]
+
+    def growth(top_k: int) -> list[float]:
+        """Return the bytes per element of the hidden state, for all copies of a token."""
+        large, small = moved(SIZES[1], 64, top_k), moved(SIZES[0], 64, top_k)
+        return [(more - less) / TOKENS / (SIZES[1] - SIZES[0]) for more, less in zip(large, small, strict=True)]
+
+    of_two, of_four = growth(2), growth(4)
+    copy = [(four - two) / 2 for four, two in zip(of_four, of_two, strict=True)]
+    token = [two - 2 * each for two, each in zip(of_two, copy, strict=True)]
+    wide, narrow = moved(SIZES[0], 1024, 2), moved(SIZES[0], 512, 2)
+    function = [(more - less) / TOKENS / 2 / 512 for more, less in zip(wide, narrow, strict=True)]
+    return {"copy": copy, "token": token, "function": function}
 
 
 if __name__ == "__main__":
@@ -194,4 +221,5 @@ if __name__ == "__main__":
     blocks = {number: experts(number) for number in (8, 64)}
     started = {"rms_norm_started": rms_norm_started(), "rope_started": rope_started()}
     copies = {number: altup(number) for number in (2, 4)}
-    print(json.dumps({"rms_norm": rms_norm(), **started, "adapter": adapters, "experts": blocks, "altup": copies}))
+    of_experts = {"experts": blocks, "experts_moved": experts_moved()}
+    print(json.dumps({"rms_norm": rms_norm(), **started, "adapter": adapters, **of_experts, "altup": copies}))

@@ -28,7 +28,7 @@ from benchmarks.named_shapes import named_shape
 from benchmarks.own_runs import is_own, own_timed
 from benchmarks.recipes import Recipe, recipe_of
 from benchmarks.shapes import NotModelled
-from benchmarks.timed_engine import engine_run, keeps_gathered, of_precision, row_adapters
+from benchmarks.timed_engine import engine_run, keeps_gathered, of_precision, row_adapters, sharding_of
 from benchmarks.timed_plan import check_ranks, number, size, timed_plan
 from benchmarks.timed_run import Timed
 
@@ -190,6 +190,10 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         sums_apart=habits.sums_apart,
         attention_pace=habits.attention_pace,
         stops_early=habits.stops_early,
+        keeps_products="AC (op)" in str(row.get("recompute")),
+        # The default of torchtitan's selective_ac_option is "2" (config_manager.py in 2024-04).
+        recomputed_layers=0.5 if "AC (layer)" in str(row.get("recompute")) else 1.0,
+        sharding=sharding_of(row, fsdp=habits.fsdp or (habits.fsdp_2 and sharded)),
         keeps_gathered=keeps_gathered(row),
         bucket=bucket_of(memory, layers) if sharded else 0.0,
         megatron=not sharded,

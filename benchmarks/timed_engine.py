@@ -5,7 +5,7 @@ Such a row has `engine`. If it trains adapters, it also has `lora`: {rank, targe
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Gathered, Traffic, after_dropout
@@ -47,6 +47,7 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
         bucket=bucket_of(memory, layers),
         reduced_bytes=2 if traits.is_fsdp else None,
         reduces_once=traits.is_fsdp,
+        sharding=sharding_of(row, fsdp=traits.is_fsdp),
         keeps_gathered=keeps_gathered(row),
         liger=_liger(row),
         fetches_modules=traits.zero_stage == 3,
@@ -63,6 +64,21 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
 def keeps_gathered(row: Mapping[str, Any]) -> bool:
     """Return whether the row's FSDP keeps gathered weights until the backward pass (`reshards` false)."""
     return row.get("reshards") is False
+
+
+def sharding_of(row: Mapping[str, Any], *, fsdp: bool) -> Literal["fsdp_1", "fsdp_2", "zero_3"] | None:
+    """Return what shards the weights of a row. FSDP is version 1 unless the row or its source tells."""
+    if row.get("gpus") == 1 and not _is_fsdp_2(row):
+        return None
+    if row.get("engine") and TRAITS[str(row["engine"])].zero_stage == 3:
+        return "zero_3"
+    if not fsdp or "thunder" in str(row.get("notes")):
+        return None
+    return "fsdp_2" if _is_fsdp_2(row) else "fsdp_1"
+
+
+def _is_fsdp_2(row: Mapping[str, Any]) -> bool:
+    return habits_of(row).fsdp_2 or "FSDP2" in str(row.get("notes")).replace(" ", "")
 
 
 def of_precision(memory: MemoryTraits, row: Mapping[str, Any]) -> MemoryTraits:

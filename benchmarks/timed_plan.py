@@ -100,13 +100,9 @@ def sequence_parallel(source: str, tensor: int, recompute: str) -> bool:
 
 def _recompute(text: str) -> dict[str, Any]:
     text = text.removeprefix("baseline with ")
-    if text.startswith(("full", "selective AC (op)")):
-        # torchtitan's operator-wise checkpointing recomputes every second GEMM: about half a forward.
-        return (
-            {"recompute": "full"}
-            if text.startswith("full")
-            else {"recompute": "selective", "recompute_modules": ("mlp",)}
-        )
+    if text.startswith(("full", "selective AC")):
+        # What torchtitan's selective checkpoints keep is in Execution.
+        return {"recompute": "full"}
     if not text.startswith("selective"):
         return {}
     if "none" in text or "[]" in text:

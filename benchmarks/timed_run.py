@@ -53,7 +53,9 @@ class Timed:
             plan.expert,
             plan.data,
         )
-        return (*sizes, plan.micro_batch, plan.recompute, plan.recompute_modules)
+        run = self.time_context.run
+        recompute = (plan.recompute, plan.recompute_modules, run.keeps_products, run.recomputed_layers)
+        return (*sizes, plan.micro_batch, *recompute)
 
     @property
     def mfu(self) -> float:

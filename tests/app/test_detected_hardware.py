@@ -95,7 +95,7 @@ def test_gpus_that_may_draw_less_than_the_estimate_counts_on_are_told_until_thei
         "nodes": the_job.cluster.hosts[0].name,
         "watts": 500,
         "counted": 700,
-        "share": 9,
+        "share": 10,
         "gpu": "H100 80 GB SXM",
     }
     for lang in LANGUAGES:

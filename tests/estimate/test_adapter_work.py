@@ -65,7 +65,8 @@ def test_gathers_of_adapters_take_as_long_if_the_gpu_waits_for_the_host():
         alone, by_layer = (compute_s("lora", **sizes, parallel__fsdp__version=version) for version in (1, 2))
         return alone - by_layer
 
-    assert gathers_s(64) == pytest.approx(gathers_s(8192), rel=0.01)
+    # Where the GPU does not wait, FSDP 2's copies of gathered weights count, too.
+    assert gathers_s(64) == pytest.approx(gathers_s(8192), rel=0.03)
 
 
 def test_autocast_casts_weights_in_fp32_before_every_pass():
@@ -126,7 +127,8 @@ def test_fsdp_1_gathers_each_matrix_of_an_adapter_alone_and_fsdp_2_a_layer_at_on
     assert of_v_proj_1 > 1.5 * of_v_proj_2
     fsdp = {"engine": "llamafactory-fsdp", "extra": {"use_reentrant_gc": False}}
     full_1, full_2 = (compute_s("full", **fsdp, parallel__fsdp__version=version) for version in (1, 2))
-    assert full_1 == pytest.approx(full_2)
+    # They differ in their copies (test_shard_copies.py).
+    assert full_1 == pytest.approx(full_2, rel=0.02)
 
 
 def test_zero_3_gathers_large_matrices_of_adapters_alone_and_leaves_small_ones_on_every_rank():

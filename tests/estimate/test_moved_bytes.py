@@ -14,6 +14,7 @@ from backend.estimate.time.adapter_run import PLAIN, UPCAST
 from backend.estimate.time.operator_kernels import (
     ALTUP_MOVED,
     ALTUP_STARTED,
+    GROUPED_MOVED,
     RMS_NORM_MOVED,
     RMS_NORM_STARTED,
     ROPE_STARTED,
@@ -46,3 +47,5 @@ def test_norms_adapters_and_experts_do_what_the_real_modules_do():
             ours = [each * int(copies) + beside for each, beside in forms]
             assert counted == pytest.approx(ours, rel=0.01), step
     assert real["experts"]["64"] == real["experts"]["8"], "one grouped product, however many experts"
+    for part, counted in real["experts_moved"].items():
+        assert counted == pytest.approx(GROUPED_MOVED[part], rel=0.02), part

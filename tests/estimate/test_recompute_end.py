@@ -22,7 +22,7 @@ def recompute_s(*arguments, **values):
 @pytest.mark.parametrize(("method", "targets"), [("full", "all"), ("lora", "q_proj,v_proj")])
 def test_recompute_that_is_not_reentrant_skips_the_last_projection_of_a_layer(method, targets):
     shorter, whole = (recompute_s(method, targets, extra=extra) for extra in (NOT_REENTRANT, {}))
-    assert 0.6 * whole < shorter < 0.85 * whole
+    assert 0.6 * whole < shorter < 0.88 * whole
 
 
 def test_without_recompute_the_kind_of_checkpoint_changes_nothing():
@@ -37,8 +37,12 @@ def test_an_adapter_of_the_last_projection_and_routed_experts_need_it_again(meth
 
 
 def test_checkpoints_of_fsdp_2_are_not_reentrant():
-    first, second = (recompute_s(engine="llamafactory-fsdp", parallel__fsdp__version=version) for version in (1, 2))
-    assert second < 0.85 * first
+    first, second = (
+        recompute_s(engine="llamafactory-fsdp", parallel__fsdp__version=version, training__cutoff_len=8192)
+        for version in (1, 2)
+    )
+    # Version 2 copies what it gathers, which takes a part of what it saves.
+    assert second < 0.9 * first
 
 
 def test_the_cross_entropy_of_transformer_engine_keeps_less_and_moves_less():

@@ -421,6 +421,8 @@ def test_weights_that_stay_gathered_are_exchanged_once_in_a_micro_batch():
     )
     assert freed is not None
     assert kept is not None
-    assert kept["compute"] == freed["compute"]
-    # With so few tokens nearly nothing hides the exchange: two gathers and a reduction, or one and a reduction.
-    assert kept["data"] / freed["data"] == pytest.approx(2 / 3, abs=0.05)
+    # Version 2 copies what it gathered; with recompute the second copy counts there.
+    assert kept["compute"] < freed["compute"]
+    # With so few tokens nearly nothing hides the exchange: two gathers and a reduction, or one and a reduction, and
+    # the copy of gradients.
+    assert kept["data"] / freed["data"] == pytest.approx(2 / 3, abs=0.06)

@@ -20,7 +20,14 @@ from backend.estimate.time.communication import (
     ring_seconds,
     send_seconds,
 )
-from backend.estimate.time.efficiency import START_S, Machine, assumed_power, default_efficiency, machine_of
+from backend.estimate.time.efficiency import (
+    MEMORY_SHARE,
+    START_S,
+    Machine,
+    assumed_power,
+    default_efficiency,
+    machine_of,
+)
 from backend.estimate.time.gemm import UNPACKING
 from backend.estimate.time.step_time import kind_passes, step_time
 from backend.estimate.time.time_context import Execution, TimeContext
@@ -39,7 +46,7 @@ HUGE = model_layers(resolve_model(Model(preset="llama-3.1-405b")))
 SPARSE = model_layers(resolve_model(Model(preset="qwen3-30b-a3b")))
 VISION = model_layers(resolve_model(Model(preset="qwen3-vl-8b")))
 HGX = Machine(
-    gemm=794.5e12, single=54e12, peak=989e12, mma_sync=623e12, power=700, memory=3.35e12,
+    gemm=794.5e12, single=54e12, peak=989e12, mma_sync=623e12, power=700, memory=MEMORY_SHARE * 3.35e12,
     link=450 * GB, network=50 * GB, host=63 * GB, node=8,
 )  # fmt: skip
 MEGATRON = Execution(memory=MEGATRON_LM_MEMORY)
@@ -366,7 +373,7 @@ def test_the_machine_is_in_si_units_and_one_direction():
         gpu="h100-80g", nodes=4, gpus_per_node=8, intra_node_gb_per_s=900, inter_node_gbit_per_s=400, nics_per_node=4
     )
     machine = machine_of(cluster, gpus()["h100-80g"])
-    assert (machine.link, machine.network, machine.memory) == (450e9, 25e9, 3.35e12)
+    assert (machine.link, machine.network, machine.memory) == (450e9, 25e9, MEMORY_SHARE * 3.35e12)
 
 
 @pytest.mark.parametrize("layers", [DENSE, SPARSE, VISION], ids=["dense", "sparse", "vision"])

@@ -5,11 +5,10 @@ start of every kernel, and exposed communication.
 """
 
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import reduce
 
 from backend.estimate.array_ops import ZERO, Number, choose, larger
 from backend.estimate.memory.megatron_sparse import keys_of
-from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.load import Load
 from backend.estimate.plan import Choice
@@ -27,9 +26,10 @@ from backend.estimate.time.efficiency import FETCH_STARTS, MODULE_START, START_S
 from backend.estimate.time.gemm import UNPACKING, gemm_seconds
 from backend.estimate.time.kernels import LayerKernels, layer_kernels
 from backend.estimate.time.passes import NO_EXTRA, NO_PASS, Extra, Pass, Passes
+from backend.estimate.time.recomputed_layer import every_second_product, until_saved
+from backend.estimate.time.shard_copies import copy_work
 from backend.estimate.time.time_context import TimeContext
 from backend.job.liger import NONE
-from backend.job.model.operators import Linear, Parameters
 
 
 def layer_passes(
@@ -57,6 +57,9 @@ def layer_passes(
     if weights_trained and run.memory.autocast_bytes:
         casts = _casts(layer, time_context)
         ahead, back = ahead.plus(casts), back.plus(casts)
+    if run.sharding:
+        copies, copies_back = copy_work(layer, time_context, load, trained=weights_trained)
+        ahead, back = ahead.plus(copies), back.plus(copies_back)
     forward, backward = _passes(layer, time_context, load, ahead, back, weights_trained, inputs_need)
     recomputed = NO_PASS
     if recomputable and backward is not NO_PASS:
@@ -96,36 +99,22 @@ def _recomputed_by(
         return forward
     if recompute == "full":
         targets = run.adapters.targets if run.adapters else None
+        repeated = every_second_product(kind) if run.keeps_products else until_saved(kind, targets)
         layer = layer_kernels(
-            _until_saved(kind, targets),
+            repeated,
             run.fused and modules_too,
             None,
             run.routing,
             run.rope_fused,
             run.liger if modules_too else NONE,
         )
-        return _passes(layer, time_context, load, extra)[0]
+        if run.keeps_products:
+            layer = replace(layer, attention=0.0)
+        return _passes(layer, time_context, load, extra)[0].times(run.recomputed_layers)
     if not modules or not modules_too:
         return NO_PASS
     layer = layer_kernels(kind, run.fused, modules, run.routing, run.rope_fused, run.liger)
     return _passes(layer, time_context, load)[0]
-
-
-@lru_cache(maxsize=256)
-def _until_saved(kind: LayerKind, targets: str | None) -> LayerKind:
-    """Return the layer without a last projection that runs after the last tensor is saved.
-
-    An adapter of that projection runs after it and saves its input again (PEFT 0.18.1 tuners/lora/layer.py forward).
-    The output of routed experts is saved, because it is multiplied by their shares.
-    """
-    # A layer's list may end with weights that run nothing, as that of Apertus does.
-    place = max(place for place, operator in enumerate(kind.operators) if not isinstance(operator, Parameters))
-    last = kind.operators[place]
-    if not isinstance(last, Linear) or last.share == "expert":
-        return kind
-    if targets is not None and any(linear is last for linear, _ in adapted_linears(kind, targets)):
-        return kind
-    return replace(kind, operators=(*kind.operators[:place], *kind.operators[place + 1 :]))
 
 
 def _casts(layer: LayerKernels, time_context: TimeContext) -> Extra:

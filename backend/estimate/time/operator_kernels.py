@@ -87,6 +87,12 @@ STARTED_BACKWARD = 1.6
 """Ratio of backward to forward operations that are bound by memory, without a count of their own. An activation and
 rotary embedding have 1.5, RMS norms have 1.75."""
 
+GROUPED_MOVED: Mapping[str, tuple[int, int]] = {"copy": (16, 32), "token": (4, 14), "function": (10, 26)}
+"""Bytes of experts with one grouped product, forward and backward, beside its products: per element of a copy of the
+hidden state, per element of the hidden state, and per element of a gated function's output. Copies are gathered by
+expert, weighed, masked, put in order again and summed. They were counted in transformers
+(integrations/moe.py grouped_mm_experts_forward, benchmarks/moved_bytes.py)."""
+
 SINGLE_STARTED = (6, 10)
 """Operations of one expert with modules of its own, forward and backward, beside its products: masks, the gather of its
 tokens, its function, and the scatter of its outputs. They were counted in DeepSeek-MoE's own code."""
@@ -236,6 +242,9 @@ def _activation(operator: Activation, fused: bool, liger: bool) -> dict[str, flo
         moved += SPARSE_MOVED[0] * operator.width
         started = kernels + SPARSE_STARTED[0], STARTED_BACKWARD * kernels + SPARSE_STARTED[1]
         return {where: moved, "moved_back_split": back, **_small(started)}
+    if operator.module == "moe" and operator.gated and not fused and not operator.single:
+        back = MOVED_BACKWARD * moved + (GROUPED_MOVED["function"][1] - MOVED_BACKWARD * 10) * operator.width
+        return {where: moved, "moved_back_expert": back, "small_kernels": kernels}
     return {where: moved, "kernels" if fused else "small_kernels": kernels}
 
 
@@ -287,6 +296,16 @@ def _dispatch(operator: Dispatch, fused: bool, routing: Routing) -> dict[str, fl
         "hidden": operator.hidden,
         "kernels" if fused else "small_kernels": _DISPATCH_KERNELS[routing] if fused else 30,
     }
+    if not fused and not operator.single:
+        copies, whole = operator.top_k * operator.hidden, operator.hidden
+        (copy, copy_back), (token, token_back) = GROUPED_MOVED["copy"], GROUPED_MOVED["token"]
+        router = 24.0 * operator.experts
+        sums_of_operator |= {
+            "moved_expert": float(copy * copies),
+            "moved_back_expert": float(copy_back * copies),
+            "moved_whole": router + token * whole,
+            "moved_back_whole": MOVED_BACKWARD * router + token_back * whole,
+        }
     if operator.single and not fused:
         forward, backward = (operator.experts * each for each in SINGLE_STARTED)
         sums_of_operator |= _small((30 + forward, STARTED_BACKWARD * 30 + backward))

@@ -19,6 +19,7 @@ from backend.estimate.time.data_parallel import after_passes_seconds, data_secon
 from backend.estimate.time.layer_time import layer_passes
 from backend.estimate.time.passes import NO_PASS, NO_PASSES, Pass, Passes
 from backend.estimate.time.schedule import iteration_time
+from backend.estimate.time.shard_copies import reduction_copy_seconds
 from backend.estimate.time.time_context import TimeContext
 
 ChunkTimes = tuple[tuple[Number, ...], ...]
@@ -136,6 +137,8 @@ def step_time(
     }
     bubble = larger(0.0, scheduled - sum(parts.values())) if plan.pipeline > 1 else 0.0
     data = data_seconds(time_context, parameters, forward, backward, memo)
+    if time_context.run.sharding == "fsdp_2":
+        data = data + reduction_copy_seconds(time_context, parameters[0])
     optimizer, offload = _after_passes(time_context, parameters, memo)
     parts |= {"bubble": bubble, "data": data, "optimizer": optimizer, "offload": offload}
     return StepTime(

@@ -1,7 +1,7 @@
 """The inputs of the time formulas: the plan, the machine, and the way in which the engine runs a step."""
 
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
 
 from backend.estimate.array_ops import Flag, Number, choose
 from backend.estimate.frozen_dataclass import frozen_dataclass
@@ -60,6 +60,9 @@ class Execution:
     fusion)."""
     fetches_modules: bool = False
     """The host gathers the weights of every module before a pass and releases them after it (ZeRO-3)."""
+    sharding: Literal["fsdp_1", "fsdp_2", "zero_3"] | None = None
+    """What shards the weights, if it copies them between buffers (shard_copies.py). FSDP 1 and ZeRO-3 copy nothing on a
+    single GPU."""
     keeps_gathered: bool = False
     """FSDP gathers a layer's weights in the forward pass and keeps them until the backward pass used them
     (SHARD_GRAD_OP, or reshard_after_forward=False), so that the backward pass gathers nothing."""
@@ -89,6 +92,11 @@ class Execution:
     stops_early: bool = False
     """Full recompute ends with the last tensor that the backward pass needs, and skips the last projection of a layer
     (torch's checkpoint with use_reentrant=False, from 2.1 on)."""
+    keeps_products: bool = False
+    """Full recompute keeps the outputs of attention and of every second product (torchtitan's selective_ac_option
+    "op")."""
+    recomputed_layers: float = 1.0
+    """Share of the layers that full recompute repeats, if it stops early (torchtitan's selective_ac_option "2")."""
     adapters: AdapterRun | None = None
     """LoRA adapters; None if they are not counted."""
     unpacked: bool = False

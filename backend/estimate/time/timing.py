@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from numpy import ndarray
 
@@ -147,6 +148,7 @@ def execution(job: Job, shape: ModelShape, memory: MemoryTraits, layers: ModelLa
         rope_fused=parallel.rope_fusion,
         sums_apart=megatron and not memory.cached_weight_gradients,
         fetches_modules=traits.zero_stage == 3,
+        sharding=_sharding(job),
         bucket=0.0 if megatron else bucket_of(memory, layers),
         # accelerate 1.11.0 utils/dataclasses.py set_mixed_precision: reduce_dtype.
         reduced_bytes=(4 if training.precision == "fp32" else 2) if traits.is_fsdp else None,
@@ -164,6 +166,14 @@ def execution(job: Job, shape: ModelShape, memory: MemoryTraits, layers: ModelLa
         adapters=adapters_of(job, shape),
         unpacked=training.method == "qlora",
     )
+
+
+def _sharding(job: Job) -> Literal["fsdp_1", "fsdp_2", "zero_3"] | None:
+    if job.traits.is_fsdp and job.parallel.fsdp.version == 2:
+        return "fsdp_2"
+    if job.world_size == 1:
+        return None
+    return "fsdp_1" if job.traits.is_fsdp else "zero_3" if job.traits.zero_stage == 3 else None
 
 
 def _pairs(forward: Sequence[Number], backward: Sequence[Number], scale: float) -> tuple[tuple[float, float], ...]:
