@@ -124,17 +124,20 @@ def _stage_memory(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTra
     if row.get("fsdp") and not row.get("recompute"):
         raise NotModelled("not published: recompute")
     gpus, micro_batch = needed(row, "gpus"), needed(row, "mbs")
-    data = row.get("dp") or gpus
+    context = row.get("cp") or 1
+    copies = row.get("dp") or gpus // context
     single = "(op)" in str(row.get("recompute"))
     # torchtitan reduces gradients in every micro-batch.
     counted = None if "torchtitan" in row["source"] else row.get("gbs")
     plan = Plan(
-        data=data,
-        context=row.get("cp") or 1,
+        # FSDP and ZeRO divide the states over the ranks of a sequence too (accelerate 1.13 parallelism_config.py
+        # dp_shard_cp; torchtitan distributed/parallel_dims.py, mesh fsdp; DeepSpeed's seq_data_parallel_group).
+        data=copies * context,
+        context=context,
         attention="math" if _runs_math_kernel(row) else "fused",
         sequence_length=needed(row, "seq"),
         micro_batch=micro_batch * sequences(row.get("method") or ""),
-        micro_batches=max(1, (counted or micro_batch * data) // (micro_batch * data)),
+        micro_batches=max(1, (counted or micro_batch * copies) // (micro_batch * copies)),
         images=micro_batch * (row.get("images") or 0),
         patches=TILE_PATCHES if row.get("images") else 0,
         **({"recompute": "full"} if single or "ms-swift" in row["source"] else recompute(row)),

@@ -66,3 +66,9 @@ def test_a_row_with_expandable_segments_reserves_no_gaps():
 def test_sharding_that_no_engine_here_launches_is_refused(fields):
     [], [skip] = measured_results([{**ROW, **fields}])
     assert skip.reason.endswith("which no engine here launches")
+
+
+def test_fsdp_shards_the_states_over_the_ranks_of_context_parallelism_too():
+    sharded = {"fsdp": 8, "zero": 3, "engine": "llamafactory-fsdp"}
+    half = gib(**sharded, dp=4, cp=2, gbs=4, seq=8192)
+    assert half == pytest.approx(gib(**sharded, dp=8, cp=1, gbs=8, seq=4096), rel=0.001)
