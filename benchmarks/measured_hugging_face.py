@@ -282,6 +282,7 @@ def _tuning(row: Mapping[str, Any]) -> Tuning:
     # Liger's fused loss stores no logits.
     liger = kernels and not row.get("logits_bytes")
     fused = kernels or _fuses_functions(row)
+    upcasts_rest = row.get("base_bytes") == 4 or (quantised and not _is_script(row) and habits_of(row).upcasts_rest)
     return Tuning(
         trained=trained(method),
         method="qlora" if quantised else "lora" if lora else "full",
@@ -293,7 +294,9 @@ def _tuning(row: Mapping[str, Any]) -> Tuning:
         fused_head_norms=fused,
         fused_functions=fused,
         drops=bool(re.search(r"lora_dropout=0\.\d", method)),
-        upcasts_rest=row.get("base_bytes") == 4 or (quantised and not _is_script(row) and habits_of(row).upcasts_rest),
+        upcasts_rest=upcasts_rest,
+        # bitsandbytes returns products of 4-bit weights in the precision of their input (nn/modules.py Linear4bit).
+        single_precision=upcasts_rest and row.get("autocast") is False,
         pairs="rlhf_type=dpo" in method,
         reference="rlhf_type=dpo" in method,
     )

@@ -10,7 +10,7 @@ from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.memory.hugging_face import data_parallel_memory
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import STATIC_BYTES
-from backend.estimate.memory.tuning import Tuning
+from backend.estimate.memory.tuning import Tuning, form_of
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan, plan_of_model
@@ -286,6 +286,30 @@ def test_a_frozen_fp32_model_also_keeps_a_16_bit_copy_of_every_projection_until_
     projections = 8190735360 - 2 * layers.embedding - 36 * (2 * 4096 + 2 * 128) - 4096
     assert kept.weights == pytest.approx(4 * 8190735360, rel=0.01)
     assert kept.workspace - checkpointed.workspace == pytest.approx(2 * projections, rel=0.01)
+
+
+@pytest.mark.parametrize(("targets", "saved"), [("q_proj,v_proj", 29800), ("all", 38152)])
+def test_adapters_in_fp32_keep_no_input_of_a_frozen_projection(targets, saved):
+    """Bytes per token of the tensors that autograd saves in a layer of a small Llama in fp32 with peft's adapters
+    (torch 2.13 on CPU, transformers 5.6.0, peft 0.18.1, counted as benchmarks/saved_tensors.py counts)."""
+    keys = {**SMALL_MODELS["llama"], "hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8,
+            "num_key_value_heads": 2, "head_dim": 64}  # fmt: skip
+    [layer] = model_layers(parse_model(keys)).kinds
+    tuning = Tuning(trained=Trained(), method="lora", lora_targets=targets, single_precision=True)
+    assert eager_bytes(layer, form_of(tuning, DDP, part_trained=True)) == pytest.approx(saved, rel=0.01)
+
+
+def test_without_autocast_the_fp32_output_layer_has_no_16_bit_copy():
+    layers = model_layers(resolve_model(Model(preset="qwen3-8b")))
+    plan = Plan(sequence_length=2048, micro_batches=1, recompute="full")
+    cast, plain = (
+        data_parallel_memory(
+            layers, plan, DDP, Tuning(trained=Trained(), method="qlora", upcasts_rest=True, single_precision=single)
+        )
+        for single in (False, True)
+    )
+    assert cast.weights == plain.weights
+    assert cast.logits - plain.logits == 2 * layers.embedding
 
 
 def test_pefts_preparation_for_4_bits_doubles_what_is_not_packed():

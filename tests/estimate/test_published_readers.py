@@ -72,3 +72,9 @@ def test_fsdp_shards_the_states_over_the_ranks_of_context_parallelism_too():
     sharded = {"fsdp": 8, "zero": 3, "engine": "llamafactory-fsdp"}
     half = gib(**sharded, dp=4, cp=2, gbs=4, seq=8192)
     assert half == pytest.approx(gib(**sharded, dp=8, cp=1, gbs=8, seq=4096), rel=0.001)
+
+
+def test_a_row_of_qlora_without_autocast_has_no_16_bit_copy_of_the_output_layer():
+    run = {"method": "qlora lora_rank=16 target_modules=all", "engine": "llamafactory-ddp", "gpus": 1, "dp": 1, "gbs": 1}
+    embedding_gib = SHAPE["vocab"] * SHAPE["hidden"] / 2**30
+    assert gib(**run) - gib(**run, autocast=False) == pytest.approx(2 * embedding_gib, rel=0.05)

@@ -213,8 +213,8 @@ def _logits(
         return chunk, chunk, chunk
     tokens, vocabulary = plan.tokens, layers.embedding // hidden
     logits = tuning.logits_share * tokens * vocabulary
-    # The 16-bit copy of an fp32 output layer is kept for the gradient of its input.
-    copy = form.element * layers.embedding if tuning.upcasts_rest else 0
+    # Autocast's 16-bit copy of an fp32 output layer is kept for the gradient of its input.
+    copy = form.element * layers.embedding if tuning.upcasts_rest and not tuning.single_precision else 0
     forward = memory.logits_forward_bytes
     if tuning.pairs:
         forward = memory.pairs_forward_bytes + (memory.pairs_kept_bytes if tuning.reference else 0)

@@ -51,7 +51,7 @@ class Tuning:
     """4-bit loading packs routed experts too: transformers 4 has an nn.Linear for each; transformers 5, whose experts
     are one parameter with three dimensions, leaves them in 16 bits."""
     upcasts_rest: bool = False
-    """What is frozen and not in 4 bits is fp32 and runs under autocast. With QLoRA (embedding, norms, output layer)
+    """What is frozen and not in 4 bits is fp32, and runs under autocast unless `single_precision`. With QLoRA (embedding, norms, output layer)
     peft's utils/other.py prepare_model_for_kbit_training does this; LLaMA-Factory does not call it. With LoRA it is
     the whole model, if a program loads it without a data type: transformers before 5 then has fp32."""
 
@@ -69,7 +69,7 @@ class Tuning:
     @property
     def casts_frozen(self) -> bool:
         """Return whether autocast casts frozen weights of projections in every pass."""
-        return self.method == "lora" and self.upcasts_rest
+        return self.method == "lora" and self.upcasts_rest and not self.single_precision
 
     @property
     def trains_output(self) -> bool:
@@ -84,6 +84,9 @@ class Tuning:
 
 def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerForm:
     """Return how the modules of a part of the model run."""
+    if tuning.single_precision and tuning.adapters:
+        return EagerForm(element=4, residual=4, trained=False, adapters=part_trained, targets=tuning.lora_targets,
+                         drops=part_trained and tuning.drops)  # fmt: skip
     if tuning.single_precision:
         return EagerForm(element=4, residual=4, trained=part_trained)
     autocast = memory.autocast_bytes > 0
