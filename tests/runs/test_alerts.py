@@ -98,6 +98,20 @@ def test_in_fp16_a_row_that_no_first_loss_scale_explains_is_reported(gang: Gang)
     assert train(gang, [math.inf], first=35) == [(1, "inf", 35)]
 
 
+def test_a_repeated_alert_names_the_start_of_the_whole_row_and_comes_500_steps_after_the_last_one(gang: Gang) -> None:
+    set_precision(gang, "bf16")
+    alerts = train(gang, [1.0, 2.0, *[math.inf] * 60])
+    assert alerts == [(3, "inf", 1)]
+    for first in range(63, 563, 100):
+        assert alerts == [(3, "inf", 1)], first
+        alerts = train(gang, [math.inf] * 100, first=first)
+    assert alerts == [(3, "inf", 1), (3, "inf", 461)]
+    assert train(gang, [math.inf] * 499, first=563) == alerts, "the last alert was at step 562"
+    alerts = train(gang, [math.inf], first=1062)
+    assert alerts[2:] == [(3, "inf", 1060)]
+    assert train(gang, [1.0, *[math.nan] * 499], first=1063)[3:] == [(1064, "nan", 1)], "another row"
+
+
 def test_beside_a_loss_that_is_not_finite_the_norm_is_no_news(gang: Gang) -> None:
     set_precision(gang, "bf16")
     assert train(gang, [math.nan], loss=math.nan) == []
