@@ -5,6 +5,7 @@ import sqlite3
 
 import pytest
 
+from app.text.alerts import why
 from backend.job.mapping import dump_job, with_values
 from backend.runs.diagnosis.alerts import GIB
 from backend.runs.states import EventKind
@@ -82,6 +83,19 @@ def test_one_gradient_norm_that_is_not_finite_is_reported_where_no_loss_scale_ex
     assert train(gang, [1.0, 2.0]) == []
     assert train(gang, [math.inf, 2.0], first=3) == [(3, "inf", 1)]
     assert train(gang, [math.nan, 1.0], first=5) == [(3, "inf", 1)], "once in 500 steps"
+
+
+@pytest.mark.parametrize(("precision", "advised"), [("bf16", False), ("fp32", False), ("fp16", True)])
+def test_only_a_run_in_fp16_is_told_to_use_bf16_and_the_text_opens_with_what_happened(
+    gang: Gang, precision: str, advised: bool
+) -> None:
+    set_precision(gang, precision)
+    train(gang, [1.0, *[math.inf] * 5])
+    [event] = (event for event in gang.events() if event.kind is EventKind.GRAD_NORM_NOT_FINITE)
+    for language, opening in (("en", "The gradients are NaN or infinite"), ("zh", "梯度")):
+        text = why(event, language)
+        assert text.startswith(opening)
+        assert ("bf16 instead of fp16" in text or "bf16 代替 fp16" in text) == advised
 
 
 def test_in_fp16_some_are_normal_and_a_row_is_not(gang: Gang) -> None:

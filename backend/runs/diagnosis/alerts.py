@@ -67,9 +67,11 @@ def _norm_not_finite(connection: sqlite3.Connection, steps: Steps) -> Iterator[A
     if alerted and lost[-1] < alerted.get("newest", alerted["step"]) + loss_spikes.AGAIN_STEPS:
         return
     precision = _precision(connection, steps.run)
-    if found := _norms_not_finite(connection, steps, lost[0], is_fp16=precision in ("fp16", None)):
+    is_fp16 = precision in ("fp16", None)
+    if found := _norms_not_finite(connection, steps, lost[0], is_fp16=is_fp16):
         first, norm, number = found
-        why = Problem(code="gradients_not_finite", values={"precision": precision or "fp16"})
+        code = "gradients_not_finite_fp16" if is_fp16 else "gradients_not_finite"
+        why = Problem(code=code, values={} if is_fp16 else {"precision": precision})
         detail = {"step": first, "newest": lost[-1], "grad_norm": str(norm), "count": number}
         yield EventKind.GRAD_NORM_NOT_FINITE, {**detail, "problem": problem_to_json(why)}
 
