@@ -128,7 +128,7 @@ def test_alerts_are_reported_with_their_figures_and_short_memory_is_not(store, r
     assert inbox.titles == [
         "Loss has risen to 6.25 by step 30, from 1.501: qwen3-vl-8b-sft",
         "Gradient norm has risen to 14 by step 31, from 0.8123: qwen3-vl-8b-sft",
-        "Gradient norm is inf from step 35 on: qwen3-vl-8b-sft",
+        "Gradient norm is inf at step 35: qwen3-vl-8b-sft",
         "10.0.0.2 has 91.25 GiB left for checkpoints of 60.5 GiB: qwen3-vl-8b-sft",
         "Steps take 2 s instead of 0.8 to 1.21 s: qwen3-vl-8b-sft",
     ], "a run that needs less than planned causes no message"

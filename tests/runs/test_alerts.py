@@ -5,6 +5,7 @@ import sqlite3
 
 import pytest
 
+from app.text.alerts import why
 from backend.job.mapping import dump_job, with_values
 from backend.runs.diagnosis.alerts import GIB
 from backend.runs.states import EventKind
@@ -84,6 +85,19 @@ def test_one_gradient_norm_that_is_not_finite_is_reported_where_no_loss_scale_ex
     assert train(gang, [math.nan, 1.0], first=5) == [(3, "inf", 1)], "once in 500 steps"
 
 
+@pytest.mark.parametrize(("precision", "advised"), [("bf16", False), ("fp32", False), ("fp16", True)])
+def test_only_a_run_in_fp16_is_told_to_use_bf16_and_the_text_opens_with_what_happened(
+    gang: Gang, precision: str, advised: bool
+) -> None:
+    set_precision(gang, precision)
+    train(gang, [1.0, *[math.inf] * 5])
+    [event] = (event for event in gang.events() if event.kind is EventKind.GRAD_NORM_NOT_FINITE)
+    for language, opening in (("en", "The gradients are NaN or infinite"), ("zh", "梯度")):
+        text = why(event, language)
+        assert text.startswith(opening)
+        assert ("bf16 instead of fp16" in text or "bf16 代替 fp16" in text) == advised
+
+
 def test_in_fp16_some_are_normal_and_a_row_is_not(gang: Gang) -> None:
     set_precision(gang, "fp16")
     start = [math.inf] * 20  # the first loss scale is too high
@@ -96,6 +110,20 @@ def test_in_fp16_a_row_that_no_first_loss_scale_explains_is_reported(gang: Gang)
     set_precision(gang, "fp16")
     assert train(gang, [math.inf] * 34) == []
     assert train(gang, [math.inf], first=35) == [(1, "inf", 35)]
+
+
+def test_a_repeated_alert_names_the_start_of_the_whole_row_and_comes_500_steps_after_the_last_one(gang: Gang) -> None:
+    set_precision(gang, "bf16")
+    alerts = train(gang, [1.0, 2.0, *[math.inf] * 60])
+    assert alerts == [(3, "inf", 1)]
+    for first in range(63, 563, 100):
+        assert alerts == [(3, "inf", 1)], first
+        alerts = train(gang, [math.inf] * 100, first=first)
+    assert alerts == [(3, "inf", 1), (3, "inf", 461)]
+    assert train(gang, [math.inf] * 499, first=563) == alerts, "the last alert was at step 562"
+    alerts = train(gang, [math.inf], first=1062)
+    assert alerts[2:] == [(3, "inf", 1060)]
+    assert train(gang, [1.0, *[math.nan] * 499], first=1063)[3:] == [(1064, "nan", 1)], "another row"
 
 
 def test_beside_a_loss_that_is_not_finite_the_norm_is_no_news(gang: Gang) -> None:

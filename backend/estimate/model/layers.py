@@ -94,8 +94,9 @@ class VisionLayers:
     joins_images: bool = False
     """As in VisionShape."""
     kept: int = 0
-    """As in VisionShape (backend/job/model/shape.py); likewise the next field."""
+    """As in VisionShape (backend/job/model/vision_shape.py)."""
     patches_need: bool = False
+    """As in VisionShape."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -119,8 +120,9 @@ class ModelLayers:
     softcap: bool = False
     """Whether tanh bounds the logits."""
     fp32_residual: bool = False
-    """As in ModelShape (job/model/shape.py); likewise the next field."""
+    """As in ModelShape (backend/job/model/shape.py)."""
     bare_embedding_norm: bool = False
+    """As in ModelShape."""
     vision: VisionLayers | None
     mtp: int = 0
     """Layers for multi-token prediction (MTP), which follow the decoder and predict with its output layer."""

@@ -41,6 +41,7 @@ def cross_attention_passes(
         inputs_need=trained.tower or trained.merger,
         adapted=adapted,
         recomputable=False,
+        repeated=True,
     )
     # Keys and values are inside the layer, so a recomputation that stops early computes them too.
     again = vectors.forward.times(choose(plan.full_recompute, 1.0, 0.0))

@@ -42,12 +42,13 @@ def layer_passes(
     adapted: bool = False,
     tower: bool = False,
     recomputable: bool = True,
+    repeated: bool = False,
 ) -> Passes:
     """Return the passes through one layer of a kind on one rank.
 
     `inputs_need` says whether the layer's input needs a gradient. `adapted` says whether the layer has the adapters of
     the run. A layer of the vision tower is Hugging Face's module on every engine. Only full recompute reaches it, and
-    only if it is `recomputable`.
+    only if it is `recomputable`. `repeated` says that the caller counts the recompute of a layer that is not.
     """
     run = time_context.run
     layer = layer_kernels(
@@ -58,7 +59,9 @@ def layer_passes(
         casts = _casts(layer, time_context)
         ahead, back = ahead.plus(casts), back.plus(casts)
     if run.sharding:
-        copies, copies_back = copy_work(layer, time_context, load, trained=weights_trained)
+        copies, copies_back = copy_work(
+            layer, time_context, load, trained=weights_trained, repeated=recomputable or repeated
+        )
         ahead, back = ahead.plus(copies), back.plus(copies_back)
     forward, backward = _passes(layer, time_context, load, ahead, back, weights_trained, inputs_need)
     recomputed = NO_PASS

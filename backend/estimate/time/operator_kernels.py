@@ -90,7 +90,7 @@ rotary embedding have 1.5, RMS norms have 1.75."""
 GROUPED_MOVED: Mapping[str, tuple[int, int]] = {"copy": (16, 32), "token": (4, 14), "function": (10, 26)}
 """Bytes of experts with one grouped product, forward and backward, beside its products: per element of a copy of the
 hidden state, per element of the hidden state, and per element of a gated function's output. Copies are gathered by
-expert, weighed, masked, put in order again and summed. They were counted in transformers
+expert, weighted, masked, put in order again and summed. They were counted in transformers
 (integrations/moe.py grouped_mm_experts_forward, benchmarks/moved_bytes.py)."""
 
 SINGLE_STARTED = (6, 10)
@@ -213,7 +213,7 @@ def _blocks(operator: BlockScores) -> dict[str, float]:
     """Return the work of scores of blocks. transformers 5.19 modeling_minimax_m3_vl.py writes the product in
     fp32, and masks and reads it; the choice of blocks is repeated for each head, joined with the causal mask, turned
     round, and becomes a mask in 16 bits, whose kernel reads two masks and writes one. The scores of compressed entries
-    in fp32 are clipped, scaled, weighed and summed (modeling_deepseek_v4.py DeepseekV4IndexerScorer)."""
+    in fp32 are clipped, scaled, weighted and summed (modeling_deepseek_v4.py DeepseekV4IndexerScorer)."""
     scored = operator.heads / operator.block
     if operator.scores_later:
         return {"index": 2.0 * scored * operator.key_dim, "index_moved": 4.0 * 8 * scored, **_small((60, 0))}

@@ -20,10 +20,14 @@ from backend.estimate.time.passes import Extra
 from backend.estimate.time.time_context import TimeContext
 
 
-def copy_work(layer: LayerKernels, time_context: TimeContext, load: Load, *, trained: bool) -> tuple[Extra, Extra]:
+def copy_work(
+    layer: LayerKernels, time_context: TimeContext, load: Load, *, trained: bool, repeated: bool
+) -> tuple[Extra, Extra]:
     """Return the copies of every micro-batch for one layer, forward and backward.
 
-    Recompute repeats those of the forward pass, which stand for the gather before the backward pass.
+    There is a copy for the gather before each pass; weights that stay gathered have none before the backward pass.
+    `repeated` says whether full recompute repeats the forward pass. The repeated pass counts a copy, too, so the
+    backward pass counts one less: -1 if the weights stay gathered.
     """
     run = time_context.run
     weights = layer.weights_split / load.tensor + layer.weights_whole
@@ -32,7 +36,11 @@ def copy_work(layer: LayerKernels, time_context: TimeContext, load: Load, *, tra
     copied: Number = 2 * run.element_bytes * weights / time_context.machine.memory
     if run.sharding == "fsdp_1":
         return Extra(0.0, 0.0), Extra(copied if trained else 0.0, 0.0)
-    again = (0.0 if run.keeps_gathered else 1.0) - choose(time_context.plan.full_recompute, 1.0, 0.0)
+    again: Number = 0.0 if run.keeps_gathered else 1.0
+    if repeated:
+        # A share below 1 has an effect only on a recompute that stops early (layer_time.py).
+        share = run.recomputed_layers if run.stops_early else 1.0
+        again = again - choose(time_context.plan.full_recompute, share, 0.0)
     return Extra(copied, 0.0), Extra(again * copied, 0.0)
 
 

@@ -320,7 +320,9 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
         recomputed = recomputed + part.count * passes.recomputed.compute
     for part in vision.merger_layers if trained.merger else ():
         load = Load(tokens=patches / part.joined, length=seen / part.joined)
-        passes = layer_passes(part.kind, time_context, load, weights_trained=not adapters, inputs_need=True, tower=True)
+        # The backward pass of the merger, above, counts the copies.
+        uncopied = replace(time_context, run=replace(time_context.run, sharding=None))
+        passes = layer_passes(part.kind, uncopied, load, weights_trained=not adapters, inputs_need=True, tower=True)
         recomputed = recomputed + part.count * passes.recomputed.compute
     return Passes(Pass(forward, 0.0, 0.0, 0.0), Pass(backward, 0.0, 0.0, 0.0), Pass(recomputed, 0.0, 0.0, 0.0))
 

@@ -1,4 +1,4 @@
-"""The edits of problems, made whole: one click leaves no error that the edit itself brings."""
+"""Extends the edits of problems, so that one click leaves no error that the edit itself brings."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ from backend.job.problems import Problem, errors
 Check = Callable[[Job], list[Problem]]
 Edit = Mapping[str, object]
 
-MOST = 6
+MOST_EDITS = 6
 """Edits that one click applies at most. A job of random keys needed four."""
 
 
@@ -18,7 +18,7 @@ def with_following_edits(job: Job, problems: Iterable[Problem], check: Check) ->
     """Return the problems of a job, with each edit extended by the edits of the errors that it would bring.
 
     Another engine has other rules, and a value that suits one rule may break another. An edit is left out if it cannot
-    be made whole, because its error asks for the old value again: no precision suits both an old GPU and attention with
+    be completed, because its error asks for the old value again: no precision suits both an old GPU and attention with
     sinks. An error without an edit may follow: only the user knows its value.
 
     `check` returns all problems of a job.
@@ -43,7 +43,7 @@ def with_following_edits(job: Job, problems: Iterable[Problem], check: Check) ->
 def _extended(job: Job, edit: Edit, code: str, known: Collection[str], check: Check) -> Edit:
     """Return the edit with those of the errors that it brings; empty if the problem `code` stays or comes back."""
     seen: list[Edit] = []
-    while edit not in seen and len(seen) < MOST:
+    while edit not in seen and len(seen) < MOST_EDITS:
         seen.append(edit)
         problems = check(with_values(job, edit))
         brought = [error for error in errors(problems) if error.code not in known]

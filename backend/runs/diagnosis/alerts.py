@@ -63,16 +63,30 @@ def _norm_not_finite(connection: sqlite3.Connection, steps: Steps) -> Iterator[A
     if not lost or _is_recorded(connection, steps, EventKind.LOSS_NOT_FINITE):
         return
     alerted = run_store.newest_detail(connection, steps.run, steps.attempt, EventKind.GRAD_NORM_NOT_FINITE)
-    if alerted and lost[-1] < alerted["step"] + loss_spikes.AGAIN_STEPS:
+    # "step" is the start of the row of norms. Events of older versions have no "newest".
+    if alerted and lost[-1] < alerted.get("newest", alerted["step"]) + loss_spikes.AGAIN_STEPS:
         return
-    count = len(steps.rows) + grad_norms.AT_START
-    norms = metrics.newest_steps_of(connection, steps.run, steps.attempt, "grad_norm", count=count)
     precision = _precision(connection, steps.run)
-    if found := grad_norms.not_finite(norms, lost[0], is_fp16=precision in ("fp16", None)):
+    is_fp16 = precision in ("fp16", None)
+    if found := _norms_not_finite(connection, steps, lost[0], is_fp16=is_fp16):
         first, norm, number = found
-        why = Problem(code="gradients_not_finite", values={"precision": precision or "fp16"})
-        detail = {"step": first, "grad_norm": str(norm), "count": number, "problem": problem_to_json(why)}
-        yield EventKind.GRAD_NORM_NOT_FINITE, detail
+        code = "gradients_not_finite_fp16" if is_fp16 else "gradients_not_finite"
+        why = Problem(code=code, values={} if is_fp16 else {"precision": precision})
+        detail = {"step": first, "newest": lost[-1], "grad_norm": str(norm), "count": number}
+        yield EventKind.GRAD_NORM_NOT_FINITE, {**detail, "problem": problem_to_json(why)}
+
+
+def _norms_not_finite(
+    connection: sqlite3.Connection, steps: Steps, since: int, *, is_fp16: bool
+) -> tuple[int, float, int] | None:
+    """Return what grad_norms.not_finite finds at step `since` or later. The whole row of norms is read."""
+    count = len(steps.rows) + grad_norms.AT_START
+    while True:
+        norms = metrics.newest_steps_of(connection, steps.run, steps.attempt, "grad_norm", count=count)
+        found = grad_norms.not_finite(norms, since, is_fp16=is_fp16)
+        if not found or found[0] > norms[0][0] or len(norms) < count:
+            return found
+        count *= 2
 
 
 def _precision(connection: sqlite3.Connection, run: str) -> str | None:
