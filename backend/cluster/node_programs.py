@@ -113,6 +113,7 @@ PROGRAMS = {
     PREDICT: ("model_process.py", "training/predict.py"),
     "benchmark.py": ("benchmark.py",),
     "software.py": (
+        "own_folder.py",
         "regular_file.py",
         "interface.py",
         "config_text.py",
