@@ -5,6 +5,7 @@ Secrets, addresses, names of hosts and users, and home folders are replaced, bec
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 
@@ -58,7 +59,12 @@ def _files(services: Services, run: RunSnapshot, job: Job | None) -> Iterator[tu
             for file in reader.log_files(run.id, run.attempt, node.rank):
                 key = FileKey(run=run.id, attempt=run.attempt, rank=node.rank, file=file)
                 _, data = reader.log_tail(key, size=LOG_BYTES)
-                yield f"logs/node{node.rank}/{file}", decoded(data)
+                yield f"logs/node{node.rank}/{_name_in_zip(file)}", decoded(data)
+
+
+def _name_in_zip(file: str) -> str:
+    """Return the name of a log without characters that lead to another folder. A node may have chosen the name."""
+    return re.sub(r"[^\w .,+=@()-]|^\.", "_", file)
 
 
 def _slurm_names(run: RunSnapshot) -> dict[str, str]:

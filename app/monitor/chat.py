@@ -77,7 +77,7 @@ def chat_routes(services: Services) -> APIRouter:
     async def answer(chat: str, model: str, request: Request, lang: str = "en") -> StreamingResponse:
         try:
             body = json.loads(await request.body())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise HTTPException(400) from error
         if not isinstance(body, dict):
             raise HTTPException(400)

@@ -41,6 +41,7 @@ PROGRAMS = {
     ),
     COPIER: (
         "copier/__init__.py",
+        "own_folder.py",
         "copier/files.py",
         "copier/give.py",
         "copier/destination.py",
@@ -107,11 +108,12 @@ PROGRAMS = {
     "swift_entry.py": ("training/swift_entry.py",),
     "prepare_data.py": ("regular_file.py", "training/prepare_data.py"),
     "tokenise.py": ("training/engine_data.py", "training/tokenise.py"),
-    "download.py": ("training/hubs.py", "training/download.py"),
-    "export_model.py": ("training/export_model.py",),
+    "download.py": ("own_folder.py", "training/hubs.py", "training/download.py"),
+    "export_model.py": ("own_folder.py", "training/export_model.py"),
     PREDICT: ("model_process.py", "training/predict.py"),
     "benchmark.py": ("benchmark.py",),
     "software.py": (
+        "own_folder.py",
         "regular_file.py",
         "interface.py",
         "config_text.py",

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import time
 import zipfile
 from collections.abc import Iterator
@@ -113,6 +114,21 @@ def test_names_of_slurm_s_compute_nodes_are_replaced(services: Services, tmp_pat
     assert "compute2 died" in everything
     for name in ("gpu-a", "r[1-2]", "n09", "r2n11"):
         assert name not in everything
+
+
+def test_no_name_of_a_log_leads_out_of_the_folder_of_the_report(services: Services, tmp_path: Path) -> None:
+    """A node names the logs of a watched training. Programs that unpack may follow `..`."""
+    store = Store(tmp_path / "megaboard.db")
+    run = StoredRun(store, RUN, now=time.time() - 600)
+    run.start()
+    names = ("../../../.bashrc.log", "/etc/x.log", "a/../../b.log", "..\\c.log", "C:\\d.log", "e\n.log", "训练 1.log")
+    for name in names:
+        run.log(2, name, name.encode())
+    store.close()
+    logs = {name: text for name, text in _report(services).items() if "/logs/" in name}
+    assert sorted(logs.values()) == sorted(names)
+    assert all(re.fullmatch(rf"{RUN}/logs/node2/(?!\.)[^/\\:\n]+", name) for name in logs), logs
+    assert f"{RUN}/logs/node2/训练 1.log" in logs
 
 
 def test_a_report_of_an_unknown_run_is_refused(services: Services) -> None:

@@ -199,6 +199,33 @@ def test_a_deepspeed_that_loses_or_divides_gradients_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("engine", "gpu", "ranks", "deepspeed", "refused"),
+    [
+        ("llamafactory-zero3", "cpu", 2, "0.18.4", True),
+        ("swift-zero3-offload", "cpu", 2, "0.19.7", True),
+        ("llamafactory-zero3", "cpu", 2, "0.19.8", False),
+        ("llamafactory-zero3", "cpu", 2, "0.20.0", False),
+        ("llamafactory-zero3", "cpu", 1, "0.18.4", False),
+        ("llamafactory-zero2", "cpu", 2, "0.18.4", False),
+        ("llamafactory-zero3", "h100-80g", 2, "0.18.4", False),
+    ],
+)
+def test_on_cpu_nodes_a_deepspeed_whose_gathers_overwrite_weights_is_refused(
+    engine: str, gpu: str, ranks: int, deepspeed: str, refused: bool
+) -> None:
+    environments = {name: {"python": LF} for name in ("llamafactory", "swift")}
+    cluster = {"gpu": gpu, "gpus_per_node": ranks, "environments": environments}
+    gang = Gang(nodes=1, engine=engine, training={"precision": "fp32"}, cluster=cluster)
+    modules = {"deepspeed": deepspeed, "transformers": "5.5.4", "swift": "4.6.0", "datasets": "4.8.4"}
+    gang.facts[0] = make_facts({**MODULES, **modules})
+    problems = [result.problem for result in gang.check() if result.status == "failure" and result.problem]
+    found = [problem for problem in problems if problem.code == "gathers_overwrite_weights"]
+    assert bool(found) == refused
+    for problem in found:
+        assert "deepspeed==0.19.8" in render_problem("en", problem)["fix"]
+
+
+@pytest.mark.parametrize(
     ("version", "precision", "code"),
     [("4.0.0", "bf16", "gradients_in_bf16"), ("4.3.1", "bf16", "gradients_in_bf16"), ("4.3.2", "bf16", None),
      ("4.3.1", "fp16", None), ("4.6.0", "bf16", None), ("3.12.0", "bf16", None)],

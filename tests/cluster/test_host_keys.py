@@ -84,6 +84,30 @@ def test_lines_about_other_hosts_are_not(files: tuple[Path, Path], names: str) -
         check(files)
 
 
+@pytest.mark.parametrize("names", ["*,![10.0.0.1]:2222", "*,![10.0.0.*]:2222", "*,![10.0.0.1]:*", "*,!*:2222"])
+def test_a_line_is_not_about_a_host_at_a_port_that_it_excludes(files: tuple[Path, Path], names: str) -> None:
+    """As OpenSSH matches it (match.c): brackets are no set of letters."""
+    files[1].write_text(line(names))
+    check(files, port=2223 if names.endswith("2222") else 22, host="10.1.0.1")
+    with pytest.raises(UnknownHostKey):
+        check(files, port=2222)
+
+
+def test_an_excluded_name_may_have_large_letters(files: tuple[Path, Path]) -> None:
+    files[1].write_text(line("*,!Evil.example"))
+    with pytest.raises(UnknownHostKey):
+        check(files, host="evil.example")
+
+
+@pytest.mark.parametrize("names", ["[10.0.0.*]:2222", "[10.0.0.1]:*", "[*]:2222", "[10.0.0.?]:2222"])
+def test_a_changed_key_is_no_unknown_one_where_a_pattern_has_the_port(files: tuple[Path, Path], names: str) -> None:
+    """An unknown key could be confirmed."""
+    files[1].write_text(line(names))
+    check(files, port=2222)
+    with pytest.raises(ChangedHostKey):
+        check(files, OTHER, port=2222)
+
+
 def test_a_changed_key_is_refused_and_the_line_is_named(files: tuple[Path, Path]) -> None:
     files[1].write_text("\n" + line("10.0.0.1"))
     with pytest.raises(ChangedHostKey) as caught:

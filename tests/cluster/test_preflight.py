@@ -276,6 +276,13 @@ def test_a_folder_that_cannot_be_written_is_named(gang: Gang, path: str, name: s
     assert path in json.loads(request[request.index("paths") + 1])["writable"]
 
 
+def test_a_run_root_of_another_user_is_warned_of(gang: Gang) -> None:
+    """He could replace the supervisor's program between its upload and its start."""
+    gang.first.on("paths", reply={**PATHS, "foreign": {"~/.megaboard": "mallory", "/out": "mallory"}})
+    result, problem = gang.only_warning()
+    assert (result.name, problem.code, problem.values["owner"]) == ("run_root", "run_root_of_other", "mallory")
+
+
 def test_the_node_with_other_versions_than_most_is_the_odd_one() -> None:
     gang = Gang()
     gang.job = make_job(nodes=3)

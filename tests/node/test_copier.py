@@ -19,6 +19,8 @@ from backend.node.copier.take import Taker
 
 FILES = {"config.json": b"{}", "weights/1.bin": os.urandom(3 << 20), "weights/2.bin": b"", "名.txt": b"x"}
 
+OTHER_USER = 65_533
+
 
 class Pair:
     """A sender and a receiver on this machine, each with a folder of its files."""
@@ -99,6 +101,14 @@ def test_another_try_goes_on_where_the_last_one_ended(pair: Pair) -> None:
     assert json.loads((pair.folder / "progress.json").read_text())["done"] == sum(map(len, FILES.values()))
 
 
+def test_a_part_longer_than_the_file_is_begun_again(pair: Pair) -> None:
+    part = pair.folder / f"taker{PART}" / "config.json"
+    part.parent.mkdir()
+    part.write_bytes(b"of an older file")
+    assert pair.take() == {}
+    assert pair.taken() == FILES
+
+
 def test_parts_of_files_that_are_no_longer_given_do_not_become_part_of_the_folder(pair: Pair) -> None:
     part = pair.folder / f"taker{PART}" / "old/1.bin"
     part.parent.mkdir(parents=True)
@@ -122,6 +132,52 @@ def test_links_are_followed_but_not_in_circles(pair: Pair) -> None:
     (pair.source / "weights/up").symlink_to(pair.source)
     assert pair.take() == {}
     assert pair.taken() == FILES | {"blob": b"{}"}
+
+
+def test_a_link_in_place_of_the_parts_leads_to_no_other_folder(pair: Pair) -> None:
+    """Another user may write beside a folder on a disk that users share, or into it."""
+    private = pair.folder / "private"
+    pair.write(private, {"config.json": b"mine", "thesis": b"mine"})
+    for parts in (pair.folder / f"taker{PART}", pair.target / PART):
+        parts.parent.mkdir(exist_ok=True)
+        parts.symlink_to(private)
+        with pytest.raises(OSError, match="link"):
+            pair.take()
+        parts.unlink()
+    assert {path.name: path.read_bytes() for path in private.iterdir()} == {"config.json": b"mine", "thesis": b"mine"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of other users")
+def test_parts_of_another_user_are_not_continued(pair: Pair) -> None:
+    parts = pair.folder / f"taker{PART}"
+    parts.mkdir()
+    os.chown(parts, OTHER_USER, OTHER_USER)
+    with pytest.raises(OSError, match="another user"):
+        pair.take()
+    assert list(parts.iterdir()) == []
+
+
+def test_a_link_in_place_of_a_part_leads_to_no_other_file(pair: Pair) -> None:
+    private = pair.folder / "private"
+    private.write_bytes(b"mine")
+    part = pair.folder / f"taker{PART}" / "config.json"
+    part.parent.mkdir()
+    part.symlink_to(private)
+    with pytest.raises(OSError, match="symbolic link"):
+        pair.take()
+    assert private.read_bytes() == b"mine"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes links of other users")
+@pytest.mark.parametrize("name", ["key", "folder"])
+def test_a_link_that_another_user_made_to_a_file_of_this_user_is_not_given(pair: Pair, name: str) -> None:
+    """He may write into the model's folder, but not read the file. The copies would be readable."""
+    private = pair.folder / "private"
+    pair.write(private, {"key": b"secret"})
+    (pair.source / "weights" / "link").symlink_to(private / "key" if name == "key" else private)
+    os.chown(pair.source / "weights" / "link", OTHER_USER, OTHER_USER, follow_symlinks=False)
+    with pytest.raises(OSError, match="another user"):
+        pair.take()
 
 
 @pytest.mark.parametrize("token", ["other", "t\u00e9"])

@@ -73,6 +73,17 @@ def test_a_link_and_the_permissions_of_the_file_stay(folder):
     assert stat.S_IMODE((folder / "real.json").stat().st_mode) == 0o664
 
 
+def test_a_link_in_place_of_the_kept_version_leads_to_no_other_file(folder, tmp_path_factory):
+    """Another user may write into a folder of data that users share, and so choose the text of the kept version."""
+    private = tmp_path_factory.mktemp("home") / ".bashrc"
+    private.write_text("mine")
+    before = (folder / "dataset_info.json").read_text()
+    (folder / "dataset_info.json.bak").symlink_to(private)
+    do("write", folder, name="new", entry=NEW, seen=[None])
+    assert private.read_text() == "mine"
+    assert (folder / "dataset_info.json.bak").read_text() == before
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "\0"])
 def test_a_broken_file_is_refused_and_not_replaced(folder, text):
     (folder / "dataset_info.json").write_text(text)

@@ -63,6 +63,17 @@ def test_a_model_appears_whole_without_weights_in_other_formats(hub: LocalHub, t
     assert not (tmp_path / "target.downloading").exists()
 
 
+def test_a_link_in_place_of_the_part_leads_to_no_other_folder(hub: LocalHub, tmp_path: Path) -> None:
+    """Another user may write beside a folder on a disk that users share."""
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "config.json").write_text("mine")
+    (tmp_path / "target.downloading").symlink_to(private)
+    code, result, output = download(hub, tmp_path)
+    assert (code != 0, result.get("code")) == (True, "download_not_writable"), output
+    assert content(private) == {"config.json": b"mine"}
+
+
 def test_a_data_set_keeps_all_its_files(hub: LocalHub, tmp_path: Path) -> None:
     hub.repositories["datasets/owner/rows"] = {"rows.jsonl": b"{}\n", "old.bin": b"x"}
     code, _, output = download(hub, tmp_path, kind="dataset", id="owner/rows")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.node.training import export_model
+from backend.cluster.node_programs import node_program
 
 MAKES = "import os; os.mkdir(part); open(part + '/model.safetensors', 'w').write('new')"
 
@@ -29,7 +29,8 @@ def export(folder: Path, convert: str) -> subprocess.CompletedProcess[str]:
     package = folder / "lib/mcore_adapter/models/converter"
     package.mkdir(parents=True)
     (package / "post_converter.py").write_text(f"def convert_checkpoint_to_hf(source, part):\n    {convert}\n")
-    command = [sys.executable, export_model.__file__, str(folder)]
+    (folder / "export_model.py").write_bytes(node_program("export_model.py"))
+    command = [sys.executable, str(folder / "export_model.py"), str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(folder / "lib")}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -64,3 +65,16 @@ def test_what_somebody_else_keeps_beside_the_target_stays(folder: Path) -> None:
     path.write_text("mine")
     assert export(folder, MAKES).returncode == 0
     assert path.read_text() == "mine"
+
+
+def test_a_link_in_place_of_the_part_leads_to_no_other_folder(folder: Path) -> None:
+    """Another user may write beside a folder on a disk that users share."""
+    private = folder / "private"
+    private.mkdir()
+    (private / "model.safetensors").write_text("mine")
+    (folder / "exported").mkdir()
+    (folder / "exported/model.megaboard-part").symlink_to(private)
+    done = export(folder, MAKES.replace("os.mkdir(part)", "os.makedirs(part, exist_ok=True)"))
+    assert (done.returncode, [path.name for path in private.iterdir()]) == (1, ["model.safetensors"])
+    assert (private / "model.safetensors").read_text() == "mine"
+    assert not (folder / "exported/model").exists()

@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from backend.node.checks.software import (
     find_datasets,
     find_files,
     origin_of,
+    other_owner,
     version_of,
 )
 
@@ -110,3 +112,13 @@ def test_torch_s_cuda_is_read_without_importing_it(
         "importlib.util.find_spec", lambda name: importlib.machinery.PathFinder.find_spec(name, [str(tmp_path)])
     )
     assert cuda_of_torch() == cuda
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of other users")
+def test_the_owner_of_a_folder_is_named_if_it_is_another_user(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    os.chown(other, 65_533, 65_533)
+    assert other_owner(str(other)) == "65533"
+    assert [other_owner(str(path)) for path in (tmp_path, tmp_path / "none", Path("/tmp"))] == ["", "", ""]
+    assert list(other.iterdir()) == []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from backend.engines.swift_models import asked_transformers, swift_names
 from backend.job.attention import asked_of_swift, asks_for_flash_attention_3, takes_flash_attention_if_installed
 from backend.job.job import Job
-from backend.job.presets import known_model
+from backend.job.presets import known_model, resolve_gpu
 from backend.job.rules.sparse import SEE_LATER_TOKENS
 
 
@@ -114,6 +114,18 @@ def _gradients_are_divided_twice(job: Job, versions: Mapping[str, str]) -> bool:
     return (
         bool(job.traits.zero_stage) and _release(versions.get("deepspeed", "")) == [0, 18, 3] and job.accumulation > 1
     )
+
+
+def _gathers_overwrite_weights(job: Job, versions: Mapping[str, str]) -> bool:
+    """Return whether ZeRO-3 may overwrite weights that it has just loaded or gathered.
+
+    zero/partition_parameters.py _allgather_params_coalesced waits for the last gather of several only. gloo does not
+    run them in order, so a late one overwrites weights (https://github.com/deepspeedai/DeepSpeed/pull/8539; seen with
+    0.18.4, read in 0.5.5 and 0.19.7; 0.19.8 waits for all).
+    """
+    release = _release(versions.get("deepspeed", ""))
+    uses_gloo = resolve_gpu(job.cluster).device == "cpu" and job.world_size > 1
+    return job.traits.zero_stage == 3 and uses_gloo and bool(release) and release < [0, 19, 8]
 
 
 def _gradients_are_in_bf16(job: Job, versions: Mapping[str, str]) -> bool:
@@ -244,6 +256,7 @@ BROKEN_VERSIONS = {
         "training.gradient_accumulation_steps",
         DEEPSPEED,
     ),
+    "gathers_overwrite_weights": (_gathers_overwrite_weights, "engine", DEEPSPEED),
     "gradients_in_bf16": (_gradients_are_in_bf16, "training.precision", "ms-swift==4.6.0"),
     "trl_too_old": (_trl_is_too_old, "training.stage", "trl==0.29.1"),
     "distributed_save_fails": (_distributed_save_fails, "parallel.distributed_optimizer", "torch==2.11.0"),

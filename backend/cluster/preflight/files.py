@@ -132,11 +132,13 @@ def check_writable(node: NodeReadings) -> list[CheckResult]:
     for name, field, paths in folders:
         bad = next((path for path in paths if not_writable.get(path)), None)
         detail = not_writable.get(bad or "")
-        results.append(
-            node.checks.wrong(name, "not_writable", field, path=bad, detail=detail)
-            if bad
-            else node.checks.ok(name, path=paths[0])
-        )
+        owner = node.paths.get("foreign", {}).get(paths[0])
+        if bad:
+            results.append(node.checks.wrong(name, "not_writable", field, path=bad, detail=detail))
+        elif owner and name == "run_root":
+            results.append(node.checks.warning(name, "run_root_of_other", field, path=paths[0], owner=owner))
+        else:
+            results.append(node.checks.ok(name, path=paths[0]))
     return results
 
 

@@ -83,6 +83,8 @@ class Paths(TypedDict):
     """Whether wandb finds a log-in on the node."""
     dataset: Datasets
     not_writable: dict[str, Line]
+    foreign: NotRequired[dict[str, Line]]
+    """Folder -> the other user who owns it."""
     parts: Parts
 
 

@@ -13,10 +13,10 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from backend.cluster.node import NodeError
+from backend.cluster.ssh.config_tokens import in_list
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,10 +65,9 @@ class _Entry:
 
         The format is in sshd(8), SSH_KNOWN_HOSTS FILE FORMAT.
         """
-        patterns = self.names.split(",")
-        if any(pattern.startswith("!") and fnmatchcase(name, pattern[1:]) for pattern in patterns):
-            return False
-        return any(_same_name(pattern, name) for pattern in patterns)
+        if self.names.startswith("|1|"):
+            return _same_hashed_name(self.names, name)
+        return in_list(name, self.names.lower())
 
 
 class KnownHosts:
@@ -160,13 +159,6 @@ def entry_name(host: str, port: int) -> str:
 def fingerprint(blob: bytes) -> str:
     """Return `SHA256:...`, as OpenSSH prints it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
-
-
-def _same_name(pattern: str, name: str) -> bool:
-    if pattern.startswith("|1|"):
-        return _same_hashed_name(pattern, name)
-    # fnmatch would read "[host]:port" as a set of letters.
-    return pattern.lower() == name or ("[" not in pattern and fnmatchcase(name, pattern.lower()))
 
 
 def _same_hashed_name(pattern: str, name: str) -> bool:

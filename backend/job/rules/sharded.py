@@ -62,16 +62,6 @@ def an_optimizer_on_the_host_needs_threads(job: Job, shape: ModelShape, gpu: Gpu
                     edit={"environment": {**job.environment, "OMP_NUM_THREADS": "8"}})  # fmt: skip
 
 
-@rule(scopes.zero3)
-def gathers_on_cpu_may_end_late(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """DeepSpeed before 0.19.8 zero/partition_parameters.py _allgather_params_coalesced waits for the last gather of
-    several. gloo does not run them in order, so a late one overwrites weights
-    (https://github.com/deepspeedai/DeepSpeed/pull/8539; seen with 0.18.4, read in 0.19.7; 0.19.8 waits for all)."""
-    if gpu.device != "cpu" or job.world_size == 1:
-        return None
-    return problem("zero3_on_cpu", "engine", "warning", edit={"engine": sibling(job.traits, "zero2")})
-
-
 @rule(scopes.fsdp)
 def sharding_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """accelerate 1.11.0 state.py: CPU ranks cannot use FSDP, and train as under DDP."""

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import platform
+import pwd
 import re
 import shutil
 import socket
@@ -27,6 +28,7 @@ from backend.node.checks.logins import has_wandb_login
 from backend.node.checks.model_code import undivided_loss
 from backend.node.checks.model_folder import fault_of_config, lacking_weights, unmatched_targets
 from backend.node.interface import find_interface
+from backend.node.own_folder import owner_of_new
 from backend.node.regular_file import full_path, read_json, read_regular
 
 
@@ -144,6 +146,7 @@ def paths(request: dict[str, Any]) -> dict[str, Any]:
         "not_writable": {
             path: error for path in request["writable"] for error in [write_error(full_path(path))] if error
         },
+        "foreign": {path: name for path in request["writable"] for name in [other_owner(full_path(path))] if name},
         "parts": find_parts(request["parts"], request["extensions"] or os.environ.get("TORCH_EXTENSIONS_DIR")),
     }
 
@@ -223,6 +226,20 @@ def write_error(folder: str) -> str:
     except OSError as error:
         return f"{folder}: {error.strerror}"
     return ""
+
+
+def other_owner(folder: str) -> str:
+    """Return the name of the user who owns a folder, if it is another one. Empty: this user, root, or no folder."""
+    try:
+        owner = os.stat(folder).st_uid
+        if owner in (0, os.geteuid()) or owner == owner_of_new(folder):
+            return ""
+    except OSError:
+        return ""
+    try:
+        return pwd.getpwuid(owner).pw_name
+    except KeyError:
+        return str(owner)
 
 
 ACTIONS = {"facts": facts, "paths": paths}

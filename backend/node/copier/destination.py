@@ -6,6 +6,8 @@ import os
 import shutil
 from typing import Any
 
+from backend.node.own_folder import make_own
+
 from .files import PART
 
 RESERVE = 0.05
@@ -44,6 +46,10 @@ class Destination:
 
     def part_of(self, path: str) -> str:
         return os.path.join(self.parts, path)
+
+    def make_parts(self) -> None:
+        """Make the folder of the parts, or keep that of the last try. Raises OSError if it is not this user's."""
+        make_own(self.parts)
 
     def settle(self, paths: list[str]) -> None:
         """Move the files to their names: a new folder at once, or else each file that does not exist yet."""

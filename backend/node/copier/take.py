@@ -43,6 +43,8 @@ class Taker:
         missing = [(number, file) for number, file in offered if number not in numbers]
         self.total = sum(file["size"] for _, file in missing)
         check_room(destinations, [file for _, file in missing])
+        for number in {file["root"] for _, file in missing}:
+            destinations[number].make_parts()
         done = threading.Event()
         reporter = threading.Thread(target=self.report_progress, args=(done,), daemon=True)
         reporter.start()
@@ -73,26 +75,27 @@ class Taker:
     def take_file(self, destination: Destination, number: int, file: dict[str, Any]) -> None:
         part = destination.part_of(file["path"])
         os.makedirs(os.path.dirname(part), exist_ok=True)
-        retry(lambda: self.stream(part, number, file["size"]))
+        with open(os.open(part, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666), "ab") as out:
+            retry(lambda: self.stream(out, number, file["size"]))
         if sha256_of(part) != self.ask(f"/sha256/{number}").decode():
             os.unlink(part)
             raise CopyError("copy_corrupt", path=destination.name(file["path"]))
 
-    def stream(self, part: str, number: int, size: int) -> None:
+    def stream(self, out: IO[bytes], number: int, size: int) -> None:
         """Receive the rest of a file, behind the part of the last try."""
-        with open(part, "ab") as out:
-            if out.tell() > size:
-                out.truncate(0)
-            start = out.tell()
-            self.count(start)
-            try:
-                with self.response(f"/file/{number}", {"Range": f"bytes={start}-"}) as answer:
-                    self.receive(answer, out)
-                if out.tell() != size:
-                    raise http.client.IncompleteRead(b"", size - out.tell())
-            except BaseException:
-                self.count(-out.tell())
-                raise
+        if out.tell() > size:
+            out.truncate(0)
+            out.seek(0, os.SEEK_END)
+        start = out.tell()
+        self.count(start)
+        try:
+            with self.response(f"/file/{number}", {"Range": f"bytes={start}-"}) as answer:
+                self.receive(answer, out)
+            if out.tell() != size:
+                raise http.client.IncompleteRead(b"", size - out.tell())
+        except BaseException:
+            self.count(-out.tell())
+            raise
 
     def receive(self, answer: IO[bytes], out: IO[bytes]) -> None:
         for block in iter(lambda: answer.read(CHUNK), b""):

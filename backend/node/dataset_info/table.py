@@ -73,13 +73,15 @@ def write(request: dict[str, Any]) -> dict[str, Any]:
     is_ascii = text is None or text.isascii()
     if text is not None:
         replace_file(os.path.join(folder, BACKUP), text)
-    replace_file(os.path.join(folder, NAME), json.dumps(entries, indent=2, ensure_ascii=is_ascii) + "\n")
+    # A symbolic link to the file stays, and its target is replaced.
+    replace_file(
+        os.path.realpath(os.path.join(folder, NAME)), json.dumps(entries, indent=2, ensure_ascii=is_ascii) + "\n"
+    )
     return {"is_changed": True}
 
 
 def replace_file(path: str, text: str) -> None:
-    """Replace a file at once, with the permissions that it has. A symbolic link stays, and its target is replaced."""
-    path = os.path.realpath(path)
+    """Replace a file or a symbolic link at once, with the permissions that the file has."""
     mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o644
     handle, new = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
     try:

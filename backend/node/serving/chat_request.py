@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import re
 from typing import Any, NamedTuple
@@ -15,6 +14,8 @@ MOST_PIXELS = 64_000_000
 PLACEHOLDER = "<image>"
 """LLaMA-Factory's IMAGE_PLACEHOLDER (0.9.5 src/llamafactory/extras/constants.py)."""
 _IMAGE = re.compile(r"data:image/(?:png|jpeg|jpg|gif|bmp|webp);base64,(.*)", re.DOTALL)
+KINDS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
+"""Pillow's names of the kinds in `_IMAGE`. By itself it decodes any kind, whatever the URL says."""
 _OPTIONS = (("max_tokens", "max_new_tokens", 1, 8192), ("temperature", "temperature", 0, 2), ("top_p", "top_p", 0, 1))
 """(key of the request, argument of LLaMA-Factory, least, most)."""
 
@@ -80,11 +81,13 @@ def _image(encoded: str) -> Any:
     from PIL import Image
 
     try:
-        image = Image.open(io.BytesIO(base64.b64decode(encoded, validate=True)))
+        image = Image.open(io.BytesIO(base64.b64decode(encoded, validate=True)), formats=KINDS)
         if image.width * image.height > MOST_PIXELS:
             raise BadRequest(f"an image has more than {MOST_PIXELS} pixels")
         return image.convert("RGB")
-    except (binascii.Error, OSError, ValueError) as error:
+    except BadRequest:
+        raise
+    except Exception as error:  # Pillow's decoders raise errors of many types
         raise BadRequest(f"an image cannot be read: {error}") from error
 
 

@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         mark_active(self.server.active)
         try:
             ask = parse(json.loads(body))
-        except (BadRequest, ValueError) as error:
+        except (BadRequest, ValueError, RecursionError) as error:
             self._refuse(400, str(error))
             return
         self._stream(self.server.model.answer(ask, lambda: has_closed(self.connection)))
@@ -121,8 +121,9 @@ def mark_active(path: str) -> None:
 
 def has_closed(connection: socket.socket) -> bool:
     """Return whether the reader has closed its connection."""
-    readable, _, _ = select.select([connection], [], [], 0)
-    if not readable:
+    reader = select.poll()  # select.select refuses descriptors from 1024 on
+    reader.register(connection, select.POLLIN)
+    if not reader.poll(0):
         return False
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""

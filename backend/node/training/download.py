@@ -21,6 +21,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from backend.node.own_folder import make_own
+
 from .hubs import DownloadError, HuggingFace, ModelScope, RemoteFile
 
 PART = ".downloading"
@@ -28,7 +30,7 @@ PART = ".downloading"
 OTHER_FORMATS = re.compile(r"\.(bin|pth|pt|h5|msgpack|gguf|onnx|tflite|ot)$|^(original|onnx|openvino|coreml)/")
 RESERVE_BYTES = 1 << 30
 FULL = (errno.ENOSPC, errno.EDQUOT)
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 CHUNK = 1 << 22
 EVERY_S = 1.0
 
@@ -46,6 +48,7 @@ def download(request: dict[str, Any], folder: str) -> None:
         files = wanted_files(hub.files(), kind)
         total = sum(file.size for file in files)
         refuse_without_space(target, part, total)
+        make_own(part)
         with Progress(folder, part, total):
             for file in files:
                 hub.fetch(file, part)

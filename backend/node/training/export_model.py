@@ -5,7 +5,7 @@
 FOLDER/export.json has `kind`, `source`, `target`, and for merge `model` and `template`. Kind merge: LLaMA-Factory
 merges adapters into their model. Kind merge_swift: ms-swift does; `names` are its names of the model's type and
 template. Kind megatron: mcore_adapter converts its own checkpoint. The target appears whole,
-and replaces nothing. The program needs the standard library and the converter.
+and replaces nothing. node_programs.py puts own_folder.py before this module.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import signal
 import sys
 from typing import Any
 
+from backend.node.own_folder import make_own
+
 KEPT = ("generation_config.json", "chat_template.jinja")
 """Files that a server reads but a converter does not write."""
 
@@ -26,18 +28,23 @@ def main() -> None:
     with open(f"{folder}/export.json", encoding="utf-8") as file:
         request = json.load(file)
     target = request["target"]
-    part = f"{target}.megaboard-part"
+    parts = f"{target}.megaboard-part"
+    part = f"{parts}/model"
     if os.path.lexists(target):
         sys.exit(f"megaboard: {target} is there already")
     os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
-    shutil.rmtree(part, ignore_errors=True)
+    shutil.rmtree(parts, ignore_errors=True)
+    try:
+        make_own(parts)
+    except OSError as error:
+        sys.exit(f"megaboard: {error}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         CONVERTERS[request["kind"]](request, part)
         keep(request["source"], part)
         os.rename(part, target)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(parts, ignore_errors=True)
     print("megaboard: exported", target, flush=True)
 
 

@@ -88,8 +88,6 @@ CASES = [
              "parallel.offload_folder": "/nvme"}, "nvme_needs_stage_3"),
     (DENSE, {"engine": "llamafactory-zero2", "parallel.optimizer_offload_fraction": 0.5}, "offload_fraction_ignored"),
     (DENSE, {"engine": "llamafactory-fsdp", "cluster.gpu": "cpu", "training.precision": "fp32"}, "fsdp_on_cpu"),
-    (DENSE, {"engine": "llamafactory-zero3", "cluster.gpu": "cpu", "training.precision": "fp32"}, "zero3_on_cpu"),
-    (DENSE, {"engine": "swift-zero3-offload", "cluster.gpu": "cpu", "training.precision": "fp32"}, "zero3_on_cpu"),
     (DENSE, {"engine": "llamafactory-fsdp", "training.method": "qlora"}, "qlora_needs_fsdp1"),
     (DENSE, ZERO3_OFFLOAD, "offload_on_one_thread"),
     (DENSE, {"engine": "llamafactory-fsdp", "parallel.fsdp.offload": True}, "offload_on_one_thread"),
