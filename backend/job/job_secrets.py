@@ -9,52 +9,29 @@ from typing import Any
 from backend.job.cluster import Cluster
 from backend.job.mapping import texts_in
 from backend.job.problems import Problem
+from backend.job.secret_patterns import SHAPES, has_address, is_file, is_secret
 
-SHAPES = (
-    r"(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[baprs]-)[A-Za-z0-9_\-]{8,}|AKIA[0-9A-Z]{16}"
-    r"|wandb_v1_[A-Za-z0-9_]{60,}|ms-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-)
-"""Patterns of tokens of well-known services.
-
-W&B's new keys, for wandb 0.22.3 and later: https://docs.rs/crate/redact-secret/latest/source/src/detectors/wandb.rs
-(which names W&B's own tests) and
-https://docs.wandb.ai/support/models/articles/why-does-my-api-key-fail-with-must-be-40-characters (about 86 characters).
-ModelScope: https://docs.gitguardian.com/secrets-detection/secrets-detection-engine/detectors/specifics/modelscope_api_key
-(a prefix) and clean-secrets.sh of https://github.com/xianyu110/my-awesome-skills (`ms-` and a UUID).
-W&B's older keys look like a git commit (40 hex digits), and no source says that SwanLab's keys have a prefix: neither
-has a pattern.
-"""
 SECRET_CODES = ("extra_secret", "environment_secret", "container_secret")
 """Codes of the problems with what looks like a secret."""
-_SECRET = re.compile(
-    r"(.*_)?(token|key|webhook|creds|credentials?)|.*(secret|password|passwd|passphrase|api_?key)|.+_pwd",
-    re.IGNORECASE,
-)
-_PATH = re.compile(r"~?/[^\s:=+@]*")
-# `user:password@` of any address, or a token alone before the `@` of a web address. A user name alone is no secret.
-_IN_ADDRESS = re.compile(r"://[^\s/:@]*:[^\s/@]+@|https?://[^\s/:@]{16,}@", re.IGNORECASE)
 # docker and podman join short options without values, as in `-it`, and the last one takes a value: `-ite NAME=VALUE`,
 # `-eNAME=VALUE`. apptainer takes several variables with commas between them, and its `-e` takes no value.
 _VARIABLE_OPTION = re.compile(r"--env|-[ditPq]*e")
 _VARIABLES = re.compile(r"(?:--env[= ]|-[ditPq]*e[= ]?)(.+)")
+_WORD = re.compile(r"-{0,2}\w[\w.-]*")
+"""The name of a variable or of an option. A text of another form may be the secret itself."""
 _REFERENCE = "--secret"
 """This option of podman names a secret of its store, and holds none."""
-
-
-def is_secret(name: str) -> bool:
-    """Return whether the name of a key or a variable is typical of a secret."""
-    return _SECRET.fullmatch(name) is not None
 
 
 def looks_secret(name: str, value: Any) -> bool:
     """Return whether a name is typical of a secret, or a value has the shape of a token or an address with a password.
 
-    A path is no secret, whatever its name.
+    The path of a file is no secret under a name such as `credentials`.
     """
     texts = list(texts_in(value))
-    if any(_has_shape(text) or _IN_ADDRESS.search(text) for text in texts):
+    if any(_has_shape(text) or has_address(text) for text in texts):
         return True
-    return is_secret(name) and not (texts and all(map(_PATH.fullmatch, texts)))
+    return is_secret(name) and not (texts and all(is_file(name, text) for text in texts))
 
 
 def check_containers(cluster: Cluster) -> list[Problem]:
@@ -95,25 +72,31 @@ def _secret_options(options: Sequence[str]) -> dict[int, str]:
 def _secret_variables(given: str) -> list[str]:
     """Return the names of the variables in `NAME=VALUE,NAME=VALUE` that hold a secret."""
     pairs = [(name.strip(), value) for name, equals, value in (item.partition("=") for item in given.split(","))]
-    named = [name for name, value in pairs if value and looks_secret(name, value)]
-    hidden = _IN_ADDRESS.search(given) or any(map(_has_shape, re.split(r"[=, ]", given)))
-    return named or [name for name, _ in pairs if hidden]
+    named = [_shown(name) for name, value in pairs if value and looks_secret(name, value)]
+    if named or not (has_address(given) or any(map(_has_shape, re.split(r"[=, ]", given)))):
+        return named
+    name, value = pairs[0]
+    return [_shown(name) if value else "options"]
 
 
 def _secret_values(before: str, option: str) -> list[str]:
     """Return the names in one option that have a secret as value. `before` is the option whose value this may be."""
+    if has_address(option) or any(map(_has_shape, option.split("="))):
+        return [_shown(option.partition("=")[0]) if option.startswith("-") else "options"]
     pairs = [(before, option)] if before.startswith("-") and "=" not in before else []
     for item in re.split(r"[,\s]", option):
         pairs += pairwise(item.split("="))
-    named = [name for name, value in pairs if _names_secret(name) and value and not _PATH.fullmatch(value)]
-    word = option.partition("=")[0] if option.startswith("-") else "options"
-    is_hidden = _IN_ADDRESS.search(option) or any(map(_has_shape, option.split("=")))
-    return [word] if is_hidden else named
+    return [_shown(name) for name, value in pairs if value and _names_secret(name) and not is_file(name, value)]
+
+
+def _shown(name: str) -> str:
+    """Return a name for the text of a problem, or `options` if the name may itself be a secret."""
+    return name if _WORD.fullmatch(name) and not _has_shape(name.lstrip("-")) else "options"
 
 
 def _names_secret(option: str) -> bool:
-    """Return whether an option, or a key in its value, is named like a secret. Many a label is named `key`."""
-    return option not in (_REFERENCE, "key") and is_secret(option.lstrip("-").replace("-", "_"))
+    """Return whether an option, or a key in its value, is named like a secret."""
+    return option != _REFERENCE and is_secret(option)
 
 
 def _has_shape(text: str) -> bool:
@@ -130,13 +113,18 @@ def without_secrets(job: Mapping[str, Any]) -> dict[str, Any]:
         content = mapping.get(section)
         if isinstance(content, Mapping):
             mapping[section] = {name: value for name, value in content.items() if not looks_secret(str(name), value)}
-        elif isinstance(content, str) and any(looks_secret(token, token) for token in re.split(r"[^\w-]+", content)):
+        elif isinstance(content, str) and _text_has_secret(content):
             del mapping[section]
     if isinstance(mapping.get("cluster"), Mapping):
         mapping["cluster"] = copy.deepcopy(mapping["cluster"])
         for container in _containers_in(mapping["cluster"]):
             container["options"] = _without_secret_options(container["options"])
     return mapping
+
+
+def _text_has_secret(text: str) -> bool:
+    """Return whether a text names or shows a secret."""
+    return has_address(text) or any(looks_secret(token, token) for token in re.split(r"[^\w-]+", text))
 
 
 def _containers_in(cluster: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

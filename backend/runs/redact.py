@@ -5,7 +5,17 @@ import re
 import threading
 from collections.abc import Mapping
 
-from backend.job.job_secrets import SHAPES
+from backend.job.secret_patterns import (
+    ADDRESS,
+    FILE_NAMES,
+    NOT_TOKENS,
+    PATH,
+    SHAPES,
+    VALUE_NAMES,
+    WEBHOOK_NAMES,
+    is_file,
+    is_secret,
+)
 
 MARK = "<redacted>"
 
@@ -14,19 +24,34 @@ _TOKEN = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
 _BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
+# A secret follows a known scheme. After another scheme, or none, it is a value that reads neither like a sentence nor
+# like a short word or an address.
 _AUTHORIZATION = re.compile(
-    r"""(?i)(\bauthorization\\{0,7}["']?\s{0,8}[=:]\s{0,8}\\{0,7}["']?"""
-    r"""(?:basic|bearer|digest|negotiate|token)[ \t]{1,8})[^\s"'\\,;]{4,}"""
+    r"""(?xi)
+    (\bauthorization\\{0,7}["']? \s{0,8}[=:][ \t]{0,8} \\{0,7}["']?)
+    (?:
+        ((?:basic|bearer|digest|negotiate|ntlm|oauth|token|api[_-]?key)[ \t]{1,8}) [^\s"'\\,;]{4,}
+        | (?![a-z']{1,20},?[ ][a-z']{1,20},?[ ][a-z]) (?:[a-z][\w-]{0,40}[ \t]{1,8})?
+          (?![a-z']{1,9}[.:!?]?(?![^\s"'\\,;)}\]]) | [a-z]{2,9}://) [\w.~+/=-][^\s"'\\,;]{5,}
+    )
+    """
 )
 # Quotes may be escaped, as in JSON inside JSON. A quoted value ends at the same quote, escaped as often. The special
 # tokens of a tokenizer are no secrets. The length of a name is bounded, so that no text takes quadratic time.
-_SPECIAL = "(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio)"
-# These are often the names of files, which are no secrets, and `credentials: ` begins many a sentence.
-_IN_FILES = r"""(?:private[_-]?key|credentials?(?!:[ ][A-Za-z]{1,40}(?![\w-])))(?![\\"'\s=:]{1,24}~?/)"""
+# After the name of a file, two words are a sentence, such as `credentials: not found`.
+_BETWEEN = r"""[\\"'\s=:]{1,24}"""
+_NOT_FOLLOWED = (
+    r"(?!:[ ][a-z']{1,40},?[ ][a-z']{1,40}(?![\w-]{0,40}\s{0,8}[=:]))"
+    rf"""(?!{_BETWEEN}{PATH}:?(?:[\s"'`\\,;&]|\Z))"""
+)
+_SECRET = (
+    rf"(?:{VALUE_NAMES}|(?:{FILE_NAMES}){_NOT_FOLLOWED}"
+    rf"|(?:{WEBHOOK_NAMES})(?={_BETWEEN}https?://))"
+)
 _NAMED = re.compile(
     r"""(?xi)
     (?P<before>
-        (?P<name_quote>\\{0,7}["'])? (?<![\w-]) (?!SPECIAL_token\b) [\w-]{0,100}? SECRET \b (?(name_quote)\\{0,7}["'])
+        (?P<name_quote>\\{0,7}["'])? (?<![\w-]) (?!NOT_TOKENS\b) [\w-]{0,100}? SECRET \b (?(name_quote)\\{0,7}["'])
         \s*[=:]\s* (?:[bru](?=\\{0,7}["']))?
         | (?<![\w-]) --[\w-]{0,100}? SECRET (?:[ \t]+ | \\{0,7}["'],\s*) (?!-|(?:and|are|for|in|is|not|or|to|was)\b)
     )
@@ -34,15 +59,9 @@ _NAMED = re.compile(
         (?P<quote>\\{0,7}["']) (?:(?!(?P=quote)) (?: \\{4} | \\{3}["'] | \\. | . ))+
         | (?(name_quote) [^\s,;&"'\\()\[\]{}]+ | (?:[^\s,;&"'\\] | \\(?!\\{0,7}["']))+ )
     )
-    """.replace(
-        "SECRET", rf"(?:password|passphrase|passwd|secret(?:[_-][\w-]{{0,100}})?|token|api[_-]?key|{_IN_FILES})"
-    ).replace("SPECIAL", _SPECIAL)
+    """.replace("SECRET", _SECRET).replace("NOT_TOKENS", NOT_TOKENS)
 )
-# `user:password@` of any address, and a token alone before the `@` of a web address.
-_IN_URL = re.compile(r"""(?i)(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:|\bhttps?://(?=[^\s/:@"']{1,500}@))[^\s/]+(@)""")
-_SECRET_NAME = re.compile(
-    rf"(?i)^(?!{_SPECIAL}_token$).*(?:password|passphrase|passwd|secret|token$|api_?key|private_?key|credentials?$)"
-)
+_ADDRESS = re.compile(ADDRESS)
 
 
 _NOTHING = re.compile(r"(?!)")
@@ -103,8 +122,8 @@ def redact(text: str) -> str:
     text = without_known_secrets(text)
     text = _TOKEN.sub(MARK, text)
     text = _BEARER.sub(rf"\1{MARK}", text)
-    text = _AUTHORIZATION.sub(rf"\1{MARK}", text)
-    text = _IN_URL.sub(rf"\1{MARK}\2", text)
+    text = _AUTHORIZATION.sub(rf"\1\2{MARK}", text)
+    text = _ADDRESS.sub(rf"\g<before>\g<scheme>{MARK}@", text)
     return _NAMED.sub(_without_value, text)
 
 
@@ -116,8 +135,8 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def redact_value(value: object, name: str = "") -> object:
-    """Redact data of a JSON type. A value with the name of a secret is removed as a whole."""
-    if _SECRET_NAME.search(name):
+    """Redact data of a JSON type. A value with the name of a secret goes whole, but a file's path stays."""
+    if is_secret(name) and not (isinstance(value, str) and is_file(name, value)):
         return MARK
     if isinstance(value, str):
         return redact(value)

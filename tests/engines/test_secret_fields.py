@@ -17,7 +17,10 @@ TOKEN = f"hf_{'a' * 24}"
 
 @pytest.mark.parametrize(
     "name",
-    ["HF_TOKEN", "WANDB_API_KEY", "MODELSCOPE_API_TOKEN", "SWANLAB_API_KEY", "hf_token", "PASSPHRASE"],
+    [
+        *("HF_TOKEN", "WANDB_API_KEY", "MODELSCOPE_API_TOKEN", "SWANLAB_API_KEY", "hf_token", "PASSPHRASE"),
+        *("AWS_SECRET_ACCESS_KEY", "WANDB_KEY", "SLACK_WEBHOOK_URL", "CREDS", "MYSQL_PWD"),
+    ],
 )
 def test_a_variable_that_is_named_like_a_secret_is_refused(name: str) -> None:
     assert [problem.code for problem in check_engine(ddp(environment={name: "x"}))] == ["environment_secret"]
@@ -66,9 +69,30 @@ def test_a_secret_in_the_container_of_a_spare_is_refused_and_not_stored() -> Non
     assert "HF_TOKEN=x" not in str(without_secrets(to_mapping(job)))
 
 
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "HF_TOKENS_SEEN", "KEYBOARD"])
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "HF_TOKENS_SEEN", "KEYBOARD", "OLDPWD"])
 def test_other_variables_pass(name: str) -> None:
     assert check_engine(ddp(environment={name: "true"})) == []
+
+
+@pytest.mark.parametrize("name", ["DB_PASSWORD", "MY_PASSWD", "SSH_PASSPHRASE", "CLIENT_SECRET", "HF_TOKEN"])
+def test_a_value_that_only_begins_like_a_path_is_refused_where_no_file_is_meant(name: str) -> None:
+    assert [problem.code for problem in check_engine(ddp(environment={name: "/p4ss"}))] == ["environment_secret"]
+    assert [problem.code for problem in check_engine(_in_container("-e", f"{name}=/p4ss"))] == ["container_secret"]
+
+
+@pytest.mark.parametrize("name", ["reft_layer_key", "teacher_tag_key", "vera_projection_prng_key"])
+def test_an_argument_that_names_a_key_of_data_is_no_secret(name: str) -> None:
+    assert "extra_secret" not in [problem.code for problem in check_engine(ddp(extra={name: "a"}))]
+
+
+@pytest.mark.parametrize("section", ["environment", "extra"])
+@pytest.mark.parametrize(
+    "text",
+    ["HTTP_PROXY: http://user:hunter2@proxy:8080\n- x", "A: https://hunter2@host\n- x", "DB_PASSWORD: hunter2\n- x"],
+)
+def test_a_section_that_is_still_text_is_not_stored_with_a_secret(section: str, text: str) -> None:
+    assert without_secrets({section: text, "name": "a"}) == {"name": "a"}
+    assert without_secrets({section: "A: http://proxy:8080\n- x"}) == {section: "A: http://proxy:8080\n- x"}
 
 
 def _in_container(*options: str, on_host: bool = False) -> Job:
@@ -109,6 +133,11 @@ def _in_container(*options: str, on_host: bool = False) -> Job:
         (("--env", "ALL_PROXY=socks5://user:hunter2@proxy"), "ALL_PROXY"),
         (("--http-proxy=http://user:hunter2@proxy",), "--http-proxy"),
         (("--annotation", f"docs=https://{TOKEN}@host/a"), "options"),
+        (("-e", TOKEN), "options"),
+        ((f"--env={TOKEN}",), "options"),
+        (("-e", f"{TOKEN}=x"), "options"),
+        (("-e", "http://user:hunter2@proxy?a=b"), "options"),
+        (("--http://user:hunter2@proxy",), "options"),
     ],
 )
 @pytest.mark.parametrize("on_host", [False, True])
@@ -142,7 +171,7 @@ def test_an_option_of_a_container_that_holds_a_secret_is_refused_and_not_stored(
         ("--env=GOOGLE_APPLICATION_CREDENTIALS=/etc/gcp/key.json", "-ite", "SSL_KEY=~/certs/a.pem"),
         ("--decryption-key=/etc/keys/image.pem", "--pem-path=/etc/keys/image.pem"),
         ("--env=https_proxy=http://proxy.example.com:3128", "--env", "REPO=ssh://git@example.com/a"),
-        ("-it", "--name=token", "--passphrase", "--nv"),
+        ("-it", "--name=token", "--passphrase", "--nv", "--pwd", "/data"),
     ],
 )
 def test_other_options_of_a_container_pass(options: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from app.web.audit import Audit
+from backend.job.job_secrets import looks_secret
 from backend.runs.redact import MARK, RedactingFormatter, redact, redact_value
 
 SECRETS = {
@@ -49,6 +50,24 @@ SECRETS = {
     '{"credentials": "user hunter2"}': "hunter2",
     "AWS_CREDENTIALS='hunter2'": "hunter2",
     "run --private-key hunter2 --bf16": "hunter2",
+    '{"url":"https://hunter2@host","user":"a@b"}': "hunter2",
+    "http://user:hunter2@ss@host:80/a": "hunter2",
+    "http://user:it'shunter2@host": "hunter2",
+    "Authorization: ApiKey hunterhunter": "hunterhunter",
+    "Authorization: hunterhunter": "hunterhunter",
+    "authorization=hunter2hunter2, retries=5": "hunter2",
+    "{'Authorization': 'hunter2hunter2'}": "hunter2",
+    "credentials: hunter": "hunter",
+    "credentials: hunter\nINFO next line": "hunter",
+    "credentials: hunter port: 5": "hunter",
+    "private_key=/hunter2+/=": "hunter2",
+    "DB_PASSWORD=/hunter2": "hunter2",
+    "MYSQL_PWD=hunter2": "hunter2",
+    "creds=hunter2": "hunter2",
+    "WANDB_KEY=hunter2": "hunter2",
+    "aws_access_key: hunter2": "hunter2",
+    "webhook: https://host/hunter2": "hunter2",
+    '{"swanlab_webhook_url": "https://host/hunter2"}': "hunter2",
 }
 HARMLESS = (
     "loss 1.2, tokens_per_s: 4200",
@@ -72,6 +91,20 @@ HARMLESS = (
     "private_key_path=/x, credentials_file: a.json",
     "https://github.com/a/b@main and mail a@b.org",
     '{"eos_token": "<|im_end|>", "pad_token": null}',
+    "https://hub?x=1&mail=me@org and https://hub?x=a:b&mail=me@org",
+    '{"url":"http://host:8080","user":"a@b"} http://host:8080?mail=me@org',
+    "Cloning https://git@host/repo",
+    "Authorization: required",
+    'headers = {"authorization": header}',
+    "such as `SSL_KEY=/etc/a.pem`",
+    "Authorization: https://host/oauth",
+    "Authorization:\nTraceback",
+    "Invalid credentials: couldn't read the file",
+    "credentials: /etc/gcp/key.json: No such file",
+    "webhook: 404 Not Found",
+    "sort_key=value, reft_layer_key: block, Missing key: model.layers.0, KEY=VALUE",
+    "PWD=/root OLDPWD=/home apptainer exec --pwd /data",
+    "passphrases: None typed, secrets: HF_TOKEN",
 )
 
 
@@ -98,7 +131,8 @@ def test_a_long_line_is_redacted_at_once():
     "part",
     [
         *("_a", "_", "-", "-secret", " --token", " password", "credentials", " credentials: a", "private_key"),
-        *("authorization:", " basic ", "https://a", "://a:", "a@", " \\", "'"),
+        *("authorization:", "authorization: a", " basic ", "https://a", "://a:", "a@", " \\", "'"),
+        *("https://a'a", "://a:a'a", "credentials=/a", "_KEY", "webhook ", "creds: a b"),
     ],
 )
 def test_a_line_that_repeats_names_of_secrets_is_redacted_at_once(part):
@@ -115,6 +149,7 @@ def test_a_value_that_is_named_like_a_secret_goes_whole():
         {
             "passphrase": "x",
             "credentials": {"user": "a"},
+            "api_keys": ["a"],
             "env": {"HF_TOKEN": ["a"], "NCCL_DEBUG": "WARN"},
             "n": 1,
             "path": ("a",),
@@ -123,10 +158,21 @@ def test_a_value_that_is_named_like_a_secret_goes_whole():
     assert cleaned == {
         "passphrase": MARK,
         "credentials": MARK,
+        "api_keys": MARK,
         "env": {"HF_TOKEN": MARK, "NCCL_DEBUG": "WARN"},
         "n": 1,
         "path": ["a"],
     }
+
+
+@pytest.mark.parametrize("name", ["private_key", "GOOGLE_APPLICATION_CREDENTIALS", "SSL_KEY", "creds", "DB_PASSWORD"])
+@pytest.mark.parametrize("value", ["/etc/key.json", "~/key", "MIIEhunter2"])
+def test_data_text_and_jobs_agree_on_what_is_secret(name, value):
+    is_hidden = looks_secret(name, value)
+    assert is_hidden == (name == "DB_PASSWORD" or value == "MIIEhunter2")
+    assert redact_value({name: value}) == {name: MARK if is_hidden else value}
+    for text in (f"{name}={value}", json.dumps({name: value})):
+        assert (MARK in redact(text)) == is_hidden
 
 
 def test_log_lines_are_redacted_with_their_arguments_and_tracebacks():

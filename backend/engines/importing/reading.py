@@ -19,10 +19,10 @@ from backend.engines.importing.readers import Read
 from backend.engines.importing.report import ImportLine, because, with_outcome
 from backend.engines.known_keys import keys_of, programs
 from backend.job.job import Job, Model
-from backend.job.job_secrets import is_secret
 from backend.job.mapping import parameters, parse_job
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors, quoted
+from backend.job.secret_patterns import is_secret
 
 _CONSUMED = re.compile(r"deepspeed|fsdp.*|use_mca|USE_MCA|ACCELERATE_USE_FSDP|FSDP_.*")
 """Keys that choose the engine."""
