@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.job.rules import check
+from tests.job.page import check
 from tests.job.rule_jobs import (
     DENSE,
     EVALUATES,
@@ -179,9 +179,20 @@ def test_plans_people_use_have_no_problem(base, values):
         (DENSE, {"engine": "swift-zero3", "extra": {"padding_free": True, "attn_impl": "flash_attn"}}),
         (DENSE, {"engine": "swift-zero3", "extra": {"rope_scaling": "yarn", "max_model_len": 65_536}}),
         (DENSE, {"engine": "swift-zero3", "extra": {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}}),
-        (DENSE, {"engine": "swift-zero3", "training.stage": "dpo", "extra": {"sequence_parallel_size": 2}}),
-        (DENSE, {"engine": "swift-zero3", "training.stage": "rm", "extra": {"sequence_parallel_size": 1}}),
+        *(
+            (
+                DENSE,
+                {
+                    "engine": "swift-zero3",
+                    "training.stage": stage,
+                    "extra": {"padding_free": True, "attn_impl": "flash_attn"},
+                },
+            )
+            for stage in ("dpo", "kto")
+        ),
     ],
 )
 def test_keys_of_extra_that_go_together_pass(base, values):
-    assert not {problem.code for problem in check(job_of(base, values))} & {"extra_clash", "extra_ignored"}
+    assert not {problem.code for problem in check(job_of(base, values))} & {
+        "extra_clash", "extra_ignored", "extra_owned", "extra_refused", "extra_wrong_type",
+    }  # fmt: skip
