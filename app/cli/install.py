@@ -15,11 +15,9 @@ from app.home import home_path
 from app.jobfile import read_job, read_mapping, refuse_errors
 from app.text import t
 from backend.engines import CheckedJob, check_all
-from backend.job.job_secrets import check_containers
-from backend.job.launch_rules import check_nodes
 from backend.job.mapping import dump_mapping
 from backend.job.problems import errors
-from backend.runs.api import Installed, with_node_python, with_python
+from backend.runs.api import Installed, check_installation, with_python
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -33,7 +31,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 def run(args: argparse.Namespace, lang: str) -> int:
     """Install, print the interpreter, and check the nodes if the job is complete. Returns 1 if the check fails."""
     job, problems = read_job(args.file, home_path())
-    refuse_errors([*problems, *check_containers(job.cluster), *check_nodes(with_node_python(job))])
+    refuse_errors([*problems, *check_installation(job)])
     with open_services() as services:
         shown: dict[str, str] = {}
 

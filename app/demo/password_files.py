@@ -20,10 +20,14 @@ def password_files(home: Path) -> Iterator[Callable[[str], Path]]:
     locks = []
 
     def write(password: str) -> Path:
-        path = write_password(home, password)
-        locks.append(os.open(path, os.O_RDONLY))
-        fcntl.flock(locks[-1], fcntl.LOCK_EX)
-        return path
+        while True:
+            path = write_password(home, password)
+            with suppress(FileNotFoundError):  # another demo removed it before it was locked
+                lock = os.open(path, os.O_RDONLY)
+                locks.append(lock)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(lock), path.stat()):
+                    return path
 
     try:
         yield write

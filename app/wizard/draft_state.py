@@ -25,7 +25,7 @@ from backend.estimate import (
 )
 from backend.job.job import Job
 from backend.job.launch_rules import check_launch
-from backend.job.mapping import parse_job, with_values
+from backend.job.mapping import parse_job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, known_model, resolve_gpu
 from backend.job.problems import Problem, ProblemsError, errors
@@ -143,12 +143,12 @@ LAUNCH_FIELDS = (
 )  # fmt: skip
 """Keys that no plan depends on."""
 
-_MAX_FOLLOWING_FIXES = 4
-"""Maximum number. More than 256 experts need three: for the range, the model's experts and the ranks."""
-
 
 def _with_following_fixes(draft: Mapping[str, Any], home: Path, problems: Iterable[Problem]) -> list[Problem]:
-    """Extend each fix of a value out of range by the fixes that other rules then need, so that one click is enough."""
+    """Extend each fix of a value out of range by the fixes that other rules then need, so that one click is enough.
+
+    The job can be read only with all of these fixes. They change no other value: the user may still mend those.
+    """
     listed = list(problems)
     edits = {path: value for problem in listed for path, value in problem.edit.items()}
     if not edits:
@@ -159,20 +159,21 @@ def _with_following_fixes(draft: Mapping[str, Any], home: Path, problems: Iterab
         if owner is not None:
             owner[name] = value
     job, _ = job_of(mapping, home)
-    for _ in range(_MAX_FOLLOWING_FIXES):
-        following = (error.edit for error in _broken_rules(job) if error.edit)
-        next_edit = next((edit for edit in following if edit.keys() <= edits.keys()), None)
-        if job is None or next_edit is None:
-            break
-        edits |= next_edit
-        job = with_values(job, next_edit)
-    return [replace(problem, edit={path: edits[path] for path in problem.edit}) for problem in listed]
-
-
-def _broken_rules(job: Job | None) -> list[Problem]:
-    """Return the errors of a job. Empty if its GPU or model cannot be resolved."""
     if job is None:
-        return []
+        return listed
+
+    def check(job: Job) -> list[Problem]:
+        return [error for error in _broken_rules(job) if error.edit and error.edit.keys() <= edits.keys()]
+
+    extended = with_following_edits(job, listed, check)
+    return [
+        replace(problem, edit={path: whole.edit.get(path, value) for path, value in problem.edit.items()})
+        for problem, whole in zip(listed, extended, strict=True)
+    ]
+
+
+def _broken_rules(job: Job) -> list[Problem]:
+    """Return the errors of a job. Empty if its GPU or model cannot be resolved."""
     try:
         gpu, model = resolve_gpu(job.cluster), known_model(job.model)
     except ProblemsError:

@@ -118,7 +118,7 @@ def swift_backend(job: Job) -> str:
 def megatron_backend(job: Job) -> str:
     """Return the attention that Megatron-Core is asked for. mcore_adapter has no such key, and Megatron-Core's default
     is `auto` (0.16.1 transformer/transformer_config.py attention_backend)."""
-    return swift_backend(job) if job.traits.environment == "swift" else "auto"
+    return swift_backend(job) if job.traits.is_swift else "auto"
 
 
 def may_run_flash_attn(job: Job, model_type: str) -> bool:
@@ -134,8 +134,7 @@ def may_run_flash_attn(job: Job, model_type: str) -> bool:
 def asks_for_flash_attention_3(job: Job) -> bool:
     """Return whether LLaMA-Factory's job asks for FlashAttention 3, which main runs if the nodes have it (ff6d4d12e
     model/model_utils/attention.py)."""
-    is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
-    return is_hugging_face and asked_of_llamafactory(job) == FLASH_ATTENTION_3
+    return job.traits.is_llamafactory_trainer and asked_of_llamafactory(job) == FLASH_ATTENTION_3
 
 
 def needs_flash_attn(job: Job) -> bool:
@@ -143,13 +142,13 @@ def needs_flash_attn(job: Job) -> bool:
     models/common/language_module/language_module.py _set_attention_backend)."""
     if job.traits.is_megatron:
         return megatron_backend(job) in _MEGATRON_FLASH_ATTENTION
-    asked = asked_of_swift(job) if job.traits.environment == "swift" else asked_of_llamafactory(job)
+    asked = asked_of_swift(job) if job.traits.is_swift else asked_of_llamafactory(job)
     return asked == FLASH_ATTENTION
 
 
 def implementation(job: Job, shape: ModelShape) -> str:
     """Return transformers' name of the attention that a Hugging Face engine runs."""
-    return of_swift(job, shape) if job.traits.environment == "swift" else of_llamafactory(job, shape)
+    return of_swift(job, shape) if job.traits.is_swift else of_llamafactory(job, shape)
 
 
 def of_swift(job: Job, shape: ModelShape) -> str:
@@ -178,7 +177,7 @@ def takes_flash_attention_if_installed(job: Job, model_type: str) -> bool:
     (0.9.5 model/model_utils/attention.py)."""
     asked = asked_of_llamafactory(job)
     is_chosen = asked == FLASH_ATTENTION or (asked is None and model_type == "gemma2")
-    return job.traits.environment == "llamafactory" and not job.traits.is_megatron and is_chosen
+    return job.traits.is_llamafactory_trainer and is_chosen
 
 
 def masks_packs(job: Job) -> bool:
@@ -187,9 +186,8 @@ def masks_packs(job: Job) -> bool:
     With neat_packing it does so unless FlashAttention 2 runs (0.9.5 data/collator.py
     SFTDataCollatorWith4DAttentionMask). SDPA then computes the whole square.
     """
-    is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
     is_packed = job.training.stage == "sft" and bool(job.extra.get("neat_packing"))
-    return is_hugging_face and is_packed and asked_of_llamafactory(job) != FLASH_ATTENTION
+    return job.traits.is_llamafactory_trainer and is_packed and asked_of_llamafactory(job) != FLASH_ATTENTION
 
 
 def asked_of_swift(job: Job) -> str | None:

@@ -49,7 +49,7 @@ def padding(job: Job) -> Padding:
 def can_pack(job: Job) -> bool:
     """Return whether packing helps: there is no preference data, no mcore_adapter with CP (rules/sizes.py), and no
     ms-swift with unfused attention (rules/attention.py)."""
-    is_mcore_adapter = job.traits.is_megatron and job.traits.environment == "llamafactory"
+    is_mcore_adapter = job.traits.is_mcore_adapter
     is_cut = is_mcore_adapter and job.parallel.context > 1
     is_unfused = job.traits.pads == "nothing" and swift_backend(job) == "unfused"
     return job.training.stage in ("pt", "sft") and not is_cut and not is_unfused

@@ -49,7 +49,7 @@ def would_be_reentrant(job: Job) -> bool:
 def recomputes_tower(job: Job) -> bool:
     """Return whether a trained vision tower recomputes its activations whatever the job's `recompute` is: ms-swift's
     Megatron does so unless told otherwise (4.6.0 megatron/arguments/megatron_args.py vit_gradient_checkpointing)."""
-    is_swift_megatron = job.traits.is_megatron and job.traits.environment == "swift"
+    is_swift_megatron = job.traits.is_swift_megatron
     return is_swift_megatron and not _is_false(job.extra.get("vit_gradient_checkpointing"))
 
 

@@ -19,7 +19,7 @@ def check_launch(job: Job) -> list[Problem]:
         "training.output_dir": job.training.output_dir,
     }
     problems = [Problem(code="needed_for_launch", field=path) for path, value in values.items() if not value]
-    return problems + _check_machines(job)
+    return problems + check_machines(job)
 
 
 def needs_template(job: Job) -> bool:
@@ -32,10 +32,11 @@ def check_nodes(job: Job) -> list[Problem]:
 
     Of these, check_launch leaves the secrets to the check of the engine, which the wizard shows on every step.
     """
-    return _check_machines(job) + check_containers(job.cluster)
+    return check_machines(job) + check_containers(job.cluster)
 
 
-def _check_machines(job: Job) -> list[Problem]:
+def check_machines(job: Job) -> list[Problem]:
+    """Return the missing or contradictory values of the nodes, their ports and the installation."""
     return _check_hosts(job) + _check_ports(job) + _check_install(job)
 
 

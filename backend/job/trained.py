@@ -55,8 +55,7 @@ It freezes nothing of them, and gives every linear layer an adapter."""
 
 def ignores_freezing(job: Job, model_type: str) -> bool:
     """Return whether LLaMA-Factory ignores the freeze switches for a model of this type."""
-    is_hugging_face = job.traits.environment == "llamafactory" and not job.traits.is_megatron
-    return is_hugging_face and model_type in NOT_COMPOSITE
+    return job.traits.is_llamafactory_trainer and model_type in NOT_COMPOSITE
 
 
 def named_targets(job: Job) -> list[str]:
@@ -76,8 +75,7 @@ def frozen_but_adapted(job: Job, shape: ModelShape) -> frozenset[Part]:
     """
     training, freeze, vision = job.training, job.training.freeze, shape.vision
     names = {name.strip() for name in training.lora.targets.split(",")}
-    is_swift = job.traits.environment == "swift" and not job.traits.is_megatron
-    if not is_swift or not vision or training.method not in ("lora", "qlora") or "all" in names:
+    if not job.traits.is_swift_trainer or not vision or training.method not in ("lora", "qlora") or "all" in names:
         return frozenset()
     reached: dict[Part, bool] = {
         "language_model": freeze.language_model and bool(names - _names_of_vision_alone(shape, vision)),

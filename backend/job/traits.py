@@ -94,6 +94,46 @@ class EngineTraits:
     mcore_adapter trainer.py _prepare_train_loop; ms-swift megatron_args.py init_iters."""
 
     @property
+    def is_llamafactory(self) -> bool:
+        """Return whether it runs in LLaMA-Factory's environment."""
+        return self.environment == "llamafactory"
+
+    @property
+    def is_swift(self) -> bool:
+        """Return whether it runs in ms-swift's environment."""
+        return self.environment == "swift"
+
+    @property
+    def is_llamafactory_trainer(self) -> bool:
+        """Return whether it is LLaMA-Factory with Hugging Face's trainer."""
+        return self.is_llamafactory and not self.is_megatron
+
+    @property
+    def is_mcore_adapter(self) -> bool:
+        """Return whether it is LLaMA-Factory with Megatron-Core."""
+        return self.is_llamafactory and self.is_megatron
+
+    @property
+    def is_swift_trainer(self) -> bool:
+        """Return whether it is ms-swift with Hugging Face's trainer."""
+        return self.is_swift and not self.is_megatron
+
+    @property
+    def is_swift_megatron(self) -> bool:
+        """Return whether it is ms-swift with Megatron-Core."""
+        return self.is_swift and self.is_megatron
+
+    @property
+    def is_deepspeed(self) -> bool:
+        """Return whether it is DeepSpeed ZeRO, of any stage."""
+        return self.zero_stage > 0
+
+    @property
+    def is_zero3(self) -> bool:
+        """Return whether it is DeepSpeed ZeRO-3, with or without offload."""
+        return self.zero_stage == 3
+
+    @property
     def offloads(self) -> Offload:
         """What is always in host memory."""
         return self.memory.offloads if self.memory else "none"

@@ -34,7 +34,7 @@ from backend.runs.tasks.calibration import calibration_of as calibration_of_run
 from backend.runs.tasks.dataset_info import MOST_UPLOAD_BYTES
 from backend.runs.tasks.dataset_info import Change as DatasetChange
 from backend.runs.tasks.discovery import NodeMemory
-from backend.runs.tasks.environment_install import Installed, with_node_python, with_python
+from backend.runs.tasks.environment_install import Installed, check_installation, with_python
 from backend.runs.tasks.export import Exported
 from backend.runs.tasks.file_copy import Missing, find_missing
 from backend.runs.tasks.hub_download import Repository, model_repository
@@ -87,6 +87,7 @@ __all__ = [
     "batch_of",
     "calibration_of_benchmark",
     "calibration_of_run",
+    "check_installation",
     "decoded",
     "describe",
     "download_wheels",
@@ -101,6 +102,5 @@ __all__ = [
     "stuck_words",
     "warning_key",
     "watched_job",
-    "with_node_python",
     "with_python",
 ]

@@ -23,7 +23,7 @@ from backend.runs.tasks import dataset_info, discovery, environment_install, fil
 from backend.runs.tasks.benchmark import Measurement, measure
 from backend.runs.tasks.dataset_info import Change as DatasetChange
 from backend.runs.tasks.discovery import Discovery, NodeMemory, refuse_scheduler, refuse_without
-from backend.runs.tasks.environment_install import with_node_python
+from backend.runs.tasks.environment_install import check_installation, with_node_python
 
 
 class NodeTasks:
@@ -172,7 +172,7 @@ class NodeTasks:
         `sets` replaces the shipped sets. Raises ProblemsError, which names the nodes that failed; the next call goes on
         there.
         """
-        if problems := [*check_containers(job.cluster), *errors(check_nodes(with_node_python(job)))]:
+        if problems := errors(check_installation(job)):
             raise ProblemsError(problems)
         job = with_node_python(job)
         run = new_run_id(replace(job, name="install"), self._clock())

@@ -1,6 +1,7 @@
 """The demo prints correctly what its page can do. It ends as its user requests, with every run on its nodes."""
 
 import argparse
+import fcntl
 import json
 import re
 import sys
@@ -16,6 +17,8 @@ from app.demo import tiny_model
 from app.demo.job import demo_job, demo_name
 from app.demo.local_nodes import LocalNodes
 from app.demo.node_environment import READY
+from app.demo.password_files import _remove_unlocked
+from app.demo.password_files import password_files as written_passwords
 from app.home import store_path
 from app.services import Services
 from app.text import LANGUAGES, t
@@ -162,6 +165,23 @@ def test_the_file_of_the_password_goes_with_the_demo(tmp_path, run_demo):
     run_demo(lambda _: seen.append(password_files(tmp_path)))
     assert len(seen) == 2
     assert password_files(tmp_path) == []
+
+
+def test_a_file_that_another_demo_removes_before_it_is_locked_is_written_again(tmp_path, monkeypatch):
+    lock = fcntl.flock
+
+    def lock_late(file, operation):
+        monkeypatch.setattr(fcntl, "flock", lock)
+        _remove_unlocked(tmp_path)  # by the other demo
+        lock(file, operation)
+
+    with written_passwords(tmp_path) as write:
+        monkeypatch.setattr(fcntl, "flock", lock_late)
+        path = write("hunter2")
+        assert path.read_text().strip() == "hunter2"
+        _remove_unlocked(tmp_path)
+        assert path.exists()
+    assert not path.exists()
 
 
 def test_a_demo_removes_the_files_of_demos_that_were_killed_and_not_those_of_one_that_runs(tmp_path, run_demo):

@@ -9,6 +9,7 @@ import pytest
 from app.text import LANGUAGES, render_problem
 from backend.cluster.inventory.software import Origin, optional_modules
 from backend.cluster.node import Result
+from backend.cluster.preflight.broken_versions import transformers_for
 from backend.cluster.preflight.fix_commands import copy_command
 from backend.job.cluster import Host
 from benchmarks.small_models import SMALL_MODELS
@@ -297,6 +298,36 @@ def test_packages_that_ms_swift_does_not_allow_are_warned_of(
         named = cast(list[str], result.problem.values["packages"])
         assert sorted(text.partition(" ")[0] for text in named) == outside
         assert all(f"{name}>=" in str(result.problem.values["command"]) for name in outside)
+
+
+def test_every_warning_of_the_engine_s_packages_is_listed() -> None:
+    """The user may accept one of them and not see the next."""
+    environments = {"environments": {name: {"python": LF} for name in ("llamafactory", "swift")}}
+    gang = Gang(nodes=1, engine="swift-zero3", model={"preset": "qwen3-30b-a3b", "path": "/m"}, cluster=environments)
+    gang.facts[0] = make_facts({**MODULES, "swift": "4.6.0", "datasets": "4.9.0", "transformers": "4.57.6"})
+    found = [result.problem for result in gang.check() if result.name == "engine"]
+    assert [problem and problem.code for problem in found] == ["packages_outside_ranges", "experts_looped"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "swift", "range_"),
+    [
+        (">=5.0", "4.3.2", ">=5.0,<5.13"),
+        (">=5.0.1dev0", "4.4.2", ">=5.0.1dev0,<5.13"),
+        (">=5.0", "4.5.0", ">=5.0,<5.17"),
+        (">=5.0", "4.6.0", ">=5.0,<5.20"),
+        (">=5.0", "4.7.0", ">=5.0"),
+        (">=5.16.0", "4.5.0", ">=5.16.0,<5.17"),
+        (">=5.16.0", "4.4.2", ">=5.16.0"),
+        ("==4.57.6", "4.6.0", "==4.57.6"),
+        ("<5.0", "4.6.0", "<5.0"),
+    ],
+)
+def test_the_transformers_for_a_type_is_one_that_the_node_s_ms_swift_takes(
+    wanted: str, swift: str, range_: str
+) -> None:
+    """Unless the type needs a later one than this ms-swift takes: then no version would be in the range."""
+    assert transformers_for(wanted, {"swift": swift}) == range_
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 
 from backend.job.mapping import with_values
 from backend.job.problems import errors
-from backend.job.rules import check
 from backend.job.rules.following import with_following_edits
+from tests.job.page import check, identities
 from tests.job.rule_cases import CASES, ONLY_THE_USER_KNOWS
 from tests.job.rule_jobs import DENSE, GEMMA_2, GEMMA_4, GPT_OSS, INTERNLM_CHAT, PACKS, job_of
 
@@ -35,12 +35,13 @@ def buttons_of(problem):
 
 
 def assert_buttons_end(job):
-    known = {problem.code for problem in errors(check(job))}
+    known = identities(errors(check(job)))
     for problem in whole(job):
         for edit in buttons_of(problem):
             after = check(with_values(job, edit))
-            assert problem.code not in {other.code for other in after}, edit
-            assert {other.code for other in errors(after)} - known <= ONLY_THE_USER_KNOWS, (problem.code, edit)
+            assert (problem.code, problem.field) not in identities(after), edit
+            brought = {code for code, _ in identities(errors(after)) - known}
+            assert brought <= ONLY_THE_USER_KNOWS, (problem.code, edit)
 
 
 def merged(one: Mapping, other: Mapping):

@@ -4,15 +4,25 @@ from contextlib import suppress
 
 import pytest
 
+from backend.engines import ENGINES, check_engine
+from backend.job import rules
 from backend.job.launch_rules import check_launch
 from backend.job.mapping import parameters, parse_job, with_values
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError, errors
-from backend.job.rules import RULES, check
+from backend.job.rules import RULES
 from backend.job.traits import TRAITS
 from benchmarks.small_models import SMALL_MODELS
+from tests.job.page import check, identities
 from tests.job.rule_cases import CASES, ONLY_THE_USER_KNOWS
 from tests.job.rule_jobs import DENSE, GEMMA_3N, GLM_SHARED, VISION, job_of
+
+OWNED_KEYS = [
+    (DENSE, {"engine": engine, "training.stage": stage, "extra": {key: 1}}, "extra_owned")
+    for engine in ("swift-zero3", "llamafactory-zero3")
+    for stage in ("pt", "sft", "kto")
+    for key in ENGINES[engine].owned
+]
 
 
 @pytest.mark.parametrize(("base", "values", "code"), CASES, ids=[code for _, _, code in CASES])
@@ -26,7 +36,17 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
     for edit in buttons:
         after = check(with_values(job, edit))
         assert code not in {problem.code for problem in after}
-        assert {problem.code for problem in errors(after)} <= {problem.code for problem in errors(before)}
+        assert identities(errors(after)) <= identities(errors(before))
+
+
+def test_no_key_is_refused_by_a_rule_and_by_the_check_of_the_engine():
+    """The page would list one mistake twice."""
+    twice = {}
+    for base, values, _ in [*CASES, *OWNED_KEYS]:
+        job = job_of(base, values)
+        refused = {problem.field for problem in check_engine(job) if problem.code in ("extra_owned", "extra_refused")}
+        twice |= dict.fromkeys(refused & {problem.field for problem in errors(rules.check(job))}, values)
+    assert not twice
 
 
 @pytest.mark.parametrize(

@@ -211,14 +211,29 @@ SWIFT_RANGES: Mapping[tuple[int, int], Mapping[str, str]] = {
 
 def outside_ranges(job: Job, versions: Mapping[str, str]) -> dict[str, str]:
     """Return the packages of a node that ms-swift does not take: name -> the versions that it requires."""
-    own = numbers_of(versions.get("swift", ""))
-    if job.traits.environment != "swift" or len(own) != 2:
+    if job.traits.environment != "swift":
         return {}
     return {
         name: wanted
-        for name, wanted in SWIFT_RANGES.get((own[0], own[1]), {}).items()
+        for name, wanted in _ranges(versions).items()
         if _release(versions.get(name, "")) and not all(_meets(versions[name], part) for part in wanted.split(","))
     }
+
+
+def transformers_for(wanted: str, versions: Mapping[str, str]) -> str:
+    """Return the versions `wanted` of transformers up to the newest that the node's ms-swift takes.
+
+    They have no bound if this ms-swift is unknown, or takes none of them.
+    """
+    _, _, bound = _ranges(versions).get("transformers", "").partition(",")
+    is_open = wanted.startswith(">") and "<" not in wanted
+    return f"{wanted},{bound}" if bound and is_open and _meets(wanted.lstrip(">="), bound) else wanted
+
+
+def _ranges(versions: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the versions that the node's ms-swift requires: package -> range; nothing if this ms-swift is unknown."""
+    own = numbers_of(versions.get("swift", ""))
+    return SWIFT_RANGES.get((own[0], own[1]), {}) if len(own) == 2 else {}
 
 
 def _meets(version: str, condition: str) -> bool:

@@ -17,6 +17,7 @@ from backend.cluster.preflight.broken_versions import (
     case_of,
     has_flash_attn,
     outside_ranges,
+    transformers_for,
     unasked_transformers,
 )
 from backend.cluster.preflight.equality import named, usual
@@ -45,10 +46,11 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
     if missing:
         return [_lacks_modules(node, missing)]
     versions = {name: version or "" for name, version in node.facts.modules.items()}
-    for check in (_breaks, _is_outside_ranges, _loops_over_experts, _lacks_kernels, _flash_attention_is_missing):
-        if result := check(node, versions):
-            return [result]
-    return [node.checks.ok("engine", **node.facts.modules)]
+    if failure := _breaks(node, versions):
+        return [failure]
+    # All of them: the user may accept one.
+    warnings = [warning for check in _WARNINGS if (warning := check(node, versions))]
+    return warnings or [node.checks.ok("engine", **node.facts.modules)]
 
 
 def _lacks_modules(node: NodeReadings, missing: Mapping[str, str]) -> CheckResult:
@@ -73,22 +75,29 @@ def _breaks(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | No
     return None
 
 
-def _is_outside_ranges(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
-    """Return the warning of packages that ms-swift does not take, for the job's model or at all; None without."""
+def _is_not_of_the_type(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
+    """Return the warning that ms-swift asks for another transformers for the job's model; None if it does not."""
     job, checks = node.job, node.checks
-    environment = environment_of(job, checks.rank)
-    if wanted := unasked_transformers(job, versions):
-        # ms-swift 4.6.0's metadata: transformers below 5.20.
-        bound = "" if "<" in wanted or "==" in wanted else ",<5.20"
-        command = pip_command(environment, node.facts, [f"transformers{wanted}{bound}"])
-        found = {"transformers": versions["transformers"], "wanted": wanted, "command": command}
-        return checks.warning("engine", "transformers_of_type", "model.path", **found)
-    if outside := outside_ranges(job, versions):
-        command = pip_command(environment, node.facts, [f"{name}{wanted}" for name, wanted in outside.items()])
-        packages = [f"{name} {versions[name]} ({wanted})" for name, wanted in outside.items()]
-        values = {"swift": versions["swift"], "packages": packages, "command": command}
-        return checks.warning("engine", "packages_outside_ranges", python_field(job, checks.rank), **values)
-    return None
+    wanted = unasked_transformers(job, versions)
+    if not wanted:
+        return None
+    environment, package = environment_of(job, checks.rank), f"transformers{transformers_for(wanted, versions)}"
+    command = pip_command(environment, node.facts, [package])
+    found = {"transformers": versions["transformers"], "wanted": wanted, "command": command}
+    return checks.warning("engine", "transformers_of_type", "model.path", **found)
+
+
+def _is_outside_ranges(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
+    """Return the warning of packages that ms-swift does not take, whatever the model; None without."""
+    job, checks = node.job, node.checks
+    outside = outside_ranges(job, versions)
+    if not outside:
+        return None
+    packages = [f"{name}{wanted}" for name, wanted in outside.items()]
+    command = pip_command(environment_of(job, checks.rank), node.facts, packages)
+    installed = [f"{name} {versions[name]} ({wanted})" for name, wanted in outside.items()]
+    values = {"swift": versions["swift"], "packages": installed, "command": command}
+    return checks.warning("engine", "packages_outside_ranges", python_field(job, checks.rank), **values)
 
 
 def _loops_over_experts(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
@@ -135,6 +144,9 @@ def _flash_attention_is_missing(node: NodeReadings, versions: Mapping[str, str])
     command = install_missing(environment_of(job, checks.rank), node.facts, optional_modules(job))
     values = {"attention": "FlashAttention 2", "package": "flash-attn", "case": runs}
     return checks.warning("engine", "flash_attn_not_installed", "extra", runs=runs, command=command, **values)
+
+
+_WARNINGS = (_is_not_of_the_type, _is_outside_ranges, _loops_over_experts, _lacks_kernels, _flash_attention_is_missing)
 
 
 def check_metrics(node: NodeReadings) -> list[CheckResult]:

@@ -40,28 +40,16 @@ def is_given(job: Job, key: str) -> bool:
     return value is not None if key in COUNT_IF_ZERO else bool(value)
 
 
-def _sharded(job: Job) -> bool:
-    return job.traits.zero_stage == 3
-
-
-def _deepspeed(job: Job) -> bool:
-    return job.traits.zero_stage > 0
-
-
 def _not_sft(job: Job) -> bool:
     return job.training.stage != "sft"
 
 
 def _trains_a_reward_model(job: Job) -> bool:
-    return job.training.stage == "rm" and job.traits.environment == "llamafactory"
+    return job.training.stage == "rm"
 
 
 def _quantised(job: Job) -> bool:
     return job.training.method == "qlora"
-
-
-def _hugging_face(job: Job) -> bool:
-    return not job.traits.is_megatron
 
 
 def _without_limit(job: Job) -> bool:
@@ -118,7 +106,7 @@ def _gathers_all(job: Job) -> bool:
 
 
 def _without_adapters(job: Job) -> bool:
-    return job.traits.environment == "llamafactory" and job.training.method not in ("lora", "qlora")
+    return job.training.method not in ("lora", "qlora")
 
 
 def _with_adapters(job: Job) -> bool:
@@ -143,14 +131,14 @@ def _has_several_adapters(job: Job) -> bool:
 
 def _layerwise(optimizer: str) -> Callable[[Job], bool]:
     """Return whether the job trains with an optimizer whose layer-wise form LLaMA-Factory has in one process alone."""
-    return lambda job: _hugging_face(job) and is_given(job, optimizer)
+    return lambda job: not job.traits.is_megatron and is_given(job, optimizer)
 
 
 def _evaluates_in(precision: str) -> Callable[[Job], bool]:
     """Return whether DeepSpeed would get both 16-bit types (transformers 5.6.0 integrations/deepspeed.py: `args.bf16 or
     args.bf16_full_eval`): `bfloat16 and fp16 modes cannot be simultaneously enabled`."""
     other = {"bf16": "fp16", "fp16": "bf16"}[precision]
-    return lambda job: _deepspeed(job) and job.training.precision == other
+    return lambda job: job.traits.is_deepspeed and job.training.precision == other
 
 
 def _chooses_another(key: str, value: str) -> Callable[[Job], bool]:
@@ -158,13 +146,13 @@ def _chooses_another(key: str, value: str) -> Callable[[Job], bool]:
 
 
 def _never_evaluates(job: Job) -> bool:
-    return _hugging_face(job) and job.training.eval_steps is None
+    return not job.traits.is_megatron and job.training.eval_steps is None
 
 
 def _saves_between_evaluations(job: Job) -> bool:
     """Return whether a checkpoint would have no evaluation of its own."""
     evaluation = job.training.eval_steps
-    if not _hugging_face(job) or evaluation is None:
+    if job.traits.is_megatron or evaluation is None:
         return False
     # transformers 5.6.0 training_args.py: "requires the save and eval strategy to match".
     strategy = job.extra.get("save_strategy")
@@ -209,11 +197,13 @@ CLASHES = (
         Clash(key=key, applies=_not_sft, other="training.stage: pt, rm, dpo, kto")
         for key in ("neat_packing", "train_on_prompt", "mask_history")
     ),
-    *(Clash(key=key, applies=_deepspeed, other="DeepSpeed") for key in ("use_galore", "use_apollo")),
+    *(Clash(key=key, applies=lambda job: job.traits.is_deepspeed, other="DeepSpeed")
+      for key in ("use_galore", "use_apollo")),
     *(Clash(key=f"{name}_layerwise", applies=_layerwise(f"use_{name}"), other="torchrun")
       for name in ("galore", "apollo")),
-    Clash(key="use_badam", applies=lambda job: _hugging_face(job) and not _sharded(job), other="DDP, ZeRO-2, FSDP"),
-    Clash(key="pissa_init", applies=_sharded, other="DeepSpeed ZeRO-3"),
+    Clash(key="use_badam", applies=lambda job: not (job.traits.is_megatron or job.traits.is_zero3),
+          other="DDP, ZeRO-2, FSDP"),
+    Clash(key="pissa_init", applies=lambda job: job.traits.is_zero3, other="DeepSpeed ZeRO-3"),
     Clash(key="pissa_init", applies=lambda job: job.has_reference, other="training.stage: dpo, kto"),
     Clash(key="load_best_model_at_end", applies=_trains_a_reward_model, other="training.stage: rm"),
     Clash(key="pissa_init", applies=_quantised, other="training.method: qlora"),
@@ -239,6 +229,8 @@ CLASHES = (
     # trainer.py _prepare_train_inputs then reads position_ids, which it has not computed.
     Clash(key="mtp_num_layers", applies=_packs_sequences, other="neat_packing, sequence_packing"),
 )  # fmt: skip
+"""Keys that LLaMA-Factory, with Hugging Face's trainer or Megatron-Core, refuses together with another value of the
+job."""
 
 
 def _trains_no_pairs(job: Job) -> bool:
@@ -264,17 +256,15 @@ def _scales_by_an_unknown_factor(job: Job) -> bool:
     return "factor" not in scaling and not is_plain and not is_given(job, "max_model_len")
 
 
-def _cuts_what_it_cannot(job: Job) -> bool:
-    no_pairs = job.training.stage in ("pt", "sft", "grpo")
-    return job.extra.get("sequence_parallel_size") != 1 and not no_pairs and swift_kind(job) != "dpo"
-
-
 def swift_kind(job: Job) -> str:
     """Return the rlhf_type of a job of ms-swift; the stage if it is none."""
     loss = job.training.dpo.loss
     return {"orpo": "orpo", "simpo": "cpo"}.get(loss, "dpo") if job.training.stage == "dpo" else job.training.stage
 
 
+PADDED_KINDS = ("rm", "orpo", "cpo")
+"""Kinds of training for which ms-swift has neither packing nor `padding_free` (4.6.0 arguments/rlhf_args.py: `The
+current rlhf_type 'rm' does not support padding_free/packing.`)."""
 SWIFT_CLASHES = (
     Clash(key="load_best_model_at_end", applies=_never_evaluates, other="training.eval_steps: null"),
     Clash(key="load_best_model_at_end", applies=_saves_between_evaluations,
@@ -284,6 +274,7 @@ SWIFT_CLASHES = (
     Clash(key="padding_free", applies=_has_no_flash_attention, other="attn_impl"),
     Clash(key="lazy_tokenize", applies=_packs_or_streams, other="training.packing, streaming"),
     Clash(key="rope_scaling", applies=_scales_by_an_unknown_factor, other="max_model_len: null"),
-    Clash(key="sequence_parallel_size", applies=_cuts_what_it_cannot, other="training.stage, training.dpo.loss"),
+    Clash(key="padding_free", applies=lambda job: swift_kind(job) in PADDED_KINDS,
+          other="training.stage, training.dpo.loss"),
 )  # fmt: skip
-"""The same of ms-swift's Hugging Face trainers."""
+"""Keys that ms-swift's Hugging Face trainers refuse together with another value of the job."""

@@ -122,7 +122,7 @@ def freeze_has_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("freeze_without_vision", "training.freeze.vision_tower", "warning", edit=dict(_NOTHING_FROZEN))
 
 
-@rule(scopes.everywhere)
+@rule(scopes.llamafactory_trainer)
 def freezing_knows_the_parts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory 0.9.5 model/model_utils/visual.py get_forbidden_modules freezes parts of COMPOSITE_MODELS alone."""
     freeze = job.training.freeze
@@ -134,7 +134,7 @@ def freezing_knows_the_parts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
                    edit=dict(_NOTHING_FROZEN))  # fmt: skip
 
 
-@rule(scopes.everywhere)
+@rule(scopes.llamafactory)
 def freezing_finds_the_language_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """trained_parts says why LLaMA-Factory 0.9.5 trains the layers of Qwen3-Omni in spite of the switch."""
     if not job.training.freeze.language_model or ignores_freezing(job, shape.model_type) or not shape.vision:
@@ -362,11 +362,11 @@ def template_without_thoughts(model: str, template: str) -> str | None:
     return f"{template}_nothink" if thinks and "instruct" in name and "qwen3" in name else None
 
 
-@rule(scopes.everywhere)
+@rule(scopes.llamafactory)
 def template_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The thinking template trains Instruct models, which never think, to answer with empty thoughts."""
     template = job.training.template
-    if not template or not job.model.path or job.traits.environment != "llamafactory":
+    if not template or not job.model.path:
         return None
     replacement = template_without_thoughts(job.model.path, template)
     if replacement is None:

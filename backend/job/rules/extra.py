@@ -33,7 +33,7 @@ _NOT_MEGATRONS = re.compile(
 NOT_ESTIMATED = re.compile(
     r"freeze_(extra|trainable)_modules|freeze_parameters(_ratio|_regex)?|mixture_of_depths|modules_to_save|"
     r"moe_expert_capacity_factor|moe_layer_recompute|mtp_(num_layers|shared_weights)|offload_(model|optimizer)|optim_target_modules|"
-    r"sequence_parallel_size|shift_attn|torch_compile|trainable_parameters(_regex)?|"
+    r"shift_attn|torch_compile|trainable_parameters(_regex)?|"
     r"use_(adam_mini|apollo|badam|dora|galore|llama_pro|megatron_fsdp|muon|precision_aware_optimizer|unsloth_gc)"
 )
 """Keys of the engines that change memory or time, and that no formula of the estimate reads."""
@@ -54,10 +54,8 @@ def is_ignored(key: str, traits: EngineTraits) -> bool:
 @rule(scopes.everywhere)
 def figures_count_the_keys(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The estimate reads few keys of `extra`. Of those that it does not read, some change memory or time."""
-    off = {"sequence_parallel_size": 1}
-    keys = [key for key, value in job.extra.items() if value and value != off.get(key)
-            and NOT_ESTIMATED.fullmatch(key) and not is_ignored(key, job.traits)
-            and not _is_counted(key, job, shape)]  # fmt: skip
+    keys = [key for key, value in job.extra.items() if value and NOT_ESTIMATED.fullmatch(key)
+            and not is_ignored(key, job.traits) and not _is_counted(key, job, shape)]  # fmt: skip
     if not keys:
         return None
     return Problem(code="extra_not_estimated", field="extra", severity="note",

@@ -9,6 +9,8 @@ from backend.job.problems import Problem, errors
 
 Check = Callable[[Job], list[Problem]]
 Edit = Mapping[str, object]
+Identity = tuple[str, str]
+"""(code, field) of a problem."""
 
 MOST_EDITS = 6
 """Edits that one click applies at most. A job of random keys needed four."""
@@ -24,32 +26,38 @@ def with_following_edits(job: Job, problems: Iterable[Problem], check: Check) ->
     `check` returns all problems of a job.
     """
     listed = list(problems)
-    known = {problem.code for problem in errors(listed)}
+    known = {_identity(problem) for problem in errors(listed)}
 
     def extended(problem: Problem) -> Problem:
         if not problem.edit and not problem.choices:
             return problem
-        others = known - {problem.code}
-        choices = {name: _extended(job, edit, problem.code, others, check) for name, edit in problem.choices.items()}
+        own = _identity(problem)
+        choices = {name: _extended(job, edit, own, known, check) for name, edit in problem.choices.items()}
         return replace(
             problem,
-            edit=_extended(job, problem.edit, problem.code, others, check) if problem.edit else {},
+            edit=_extended(job, problem.edit, own, known, check) if problem.edit else {},
             choices={name: edit for name, edit in choices.items() if edit},
         )
 
     return [extended(problem) for problem in listed]
 
 
-def _extended(job: Job, edit: Edit, code: str, known: Collection[str], check: Check) -> Edit:
-    """Return the edit with those of the errors that it brings; empty if the problem `code` stays or comes back."""
+def _identity(problem: Problem) -> Identity:
+    """Return what tells a problem from the others of its job: several keys of `extra` may have the same code."""
+    return problem.code, problem.field
+
+
+def _extended(job: Job, edit: Edit, own: Identity, known: Collection[Identity], check: Check) -> Edit:
+    """Return the edit with those of the errors that it brings; empty if the problem `own` stays or comes back."""
+    known = {*known} - {own}
     seen: list[Edit] = []
     while edit not in seen and len(seen) < MOST_EDITS:
         seen.append(edit)
         problems = check(with_values(job, edit))
-        brought = [error for error in errors(problems) if error.code not in known]
+        brought = [error for error in errors(problems) if _identity(error) not in known]
         following = _first_edit(brought, edit)
         if not following:
-            return {} if code in {problem.code for problem in problems} else edit
+            return {} if own in map(_identity, problems) else edit
         edit = {**edit, **following}
     return {}
 

@@ -28,47 +28,47 @@ def megatron(traits: EngineTraits) -> bool:
 
 def llamafactory(traits: EngineTraits) -> bool:
     """All engines of LLaMA-Factory's environment, Megatron-Core included."""
-    return traits.environment == "llamafactory"
+    return traits.is_llamafactory
 
 
 def llamafactory_trainer(traits: EngineTraits) -> bool:
     """LLaMA-Factory with Hugging Face's trainer."""
-    return llamafactory(traits) and hugging_face(traits)
+    return traits.is_llamafactory_trainer
 
 
 def mcore_adapter(traits: EngineTraits) -> bool:
     """LLaMA-Factory with Megatron-Core."""
-    return llamafactory(traits) and megatron(traits)
+    return traits.is_mcore_adapter
 
 
 def swift(traits: EngineTraits) -> bool:
     """All engines of ms-swift's environment, Megatron-Core included."""
-    return traits.environment == "swift"
+    return traits.is_swift
 
 
 def swift_trainer(traits: EngineTraits) -> bool:
     """ms-swift with Hugging Face's trainer."""
-    return swift(traits) and hugging_face(traits)
+    return traits.is_swift_trainer
 
 
 def swift_megatron(traits: EngineTraits) -> bool:
     """ms-swift with Megatron-Core."""
-    return swift(traits) and megatron(traits)
+    return traits.is_swift_megatron
 
 
 def ddp(traits: EngineTraits) -> bool:
     """Hugging Face's trainer with a whole model on every rank."""
-    return hugging_face(traits) and not traits.zero_stage and not traits.is_fsdp
+    return hugging_face(traits) and not traits.is_deepspeed and not traits.is_fsdp
 
 
 def zero3(traits: EngineTraits) -> bool:
     """DeepSpeed ZeRO-3, with and without offload."""
-    return traits.zero_stage == 3
+    return traits.is_zero3
 
 
 def zero_offload(traits: EngineTraits) -> bool:
     """DeepSpeed ZeRO with offload."""
-    return traits.zero_stage > 0 and traits.offloads != "none"
+    return traits.is_deepspeed and traits.offloads != "none"
 
 
 def fsdp(traits: EngineTraits) -> bool:

@@ -8,7 +8,7 @@ from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules import scopes
 from backend.job.rules.bound import BoundRule, problem, registrar
-from backend.job.rules.clashes import swift_kind
+from backend.job.rules.clashes import PADDED_KINDS, swift_kind
 from backend.job.traits import sibling
 
 RULES: list[BoundRule] = []
@@ -30,10 +30,10 @@ def packing_needs_flash_attention(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
 def packing_is_of_the_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift 4.6.0 arguments/rlhf_args.py: `The current rlhf_type 'rm' does not support padding_free/packing.`
 
-    It supports dpo, kto and grpo. For GRPO see grpo.py.
+    It supports dpo, kto and grpo. For GRPO see grpo.py, and for padding_free clashes.py.
     """
     kind = swift_kind(job)
-    if not job.training.packing or kind not in ("rm", "orpo", "cpo"):
+    if not job.training.packing or kind not in PADDED_KINDS:
         return None
     return problem("packing_not_of_stage", "training.packing", kind=kind, edit={"training.packing": False})
 

@@ -25,6 +25,8 @@ from backend.engines import NodeCommand, Rendered
 from backend.job.cluster import Environment
 from backend.job.environment_sets import EnvironmentSet, choose_set, environment_sets
 from backend.job.job import Job
+from backend.job.job_secrets import check_containers
+from backend.job.launch_rules import check_machines
 from backend.job.mapping import with_values
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect.node_records import Exit
@@ -156,6 +158,11 @@ def with_python(job: Job, installed: Installed) -> Job:
     """Return the job with the installed interpreter on all nodes."""
     return _with_environment(job, lambda old: replace(old, python=installed.python) if old else
                              Environment(python=installed.python))  # fmt: skip
+
+
+def check_installation(job: Job) -> list[Problem]:
+    """Return the missing, contradictory or secret values for an installation on the job's nodes."""
+    return [*check_containers(job.cluster), *check_machines(with_node_python(job))]
 
 
 def with_node_python(job: Job) -> Job:

@@ -48,8 +48,11 @@ REFUSED_BY_MS_SWIFT = [
     ({"training.packing": True}, {"lazy_tokenize": True}),
     ({"training.max_steps": 9}, {"lazy_tokenize": True, "streaming": True}),
     ({}, {"rope_scaling": "yarn"}),
-    ({"training.stage": "kto"}, {"sequence_parallel_size": 2}),
-    ({"training.stage": "dpo", "training.dpo.loss": "orpo"}, {"sequence_parallel_size": 2}),
+    *(
+        ({"training.stage": "dpo", "training.dpo.loss": loss}, {"padding_free": True, "attn_impl": "flash_attn"})
+        for loss in ("orpo", "simpo")
+    ),
+    ({"training.stage": "rm"}, {"padding_free": True, "attn_impl": "flash_attn"}),
 ]
 """Values that ms-swift's arguments refuse; tests/engines/test_swift_trainer.py asks them."""
 PACKED_BY_NO_MS_SWIFT = [
