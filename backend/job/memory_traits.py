@@ -91,6 +91,8 @@ class MemoryTraits:
     """
     step_elements: float = float("inf")
     """Parameters that the optimizer steps at a time (DeepSpeed's sub_group_size)."""
+    step_moved_bytes: float = 0.0
+    """Bytes of a weight that the optimizer step reads and writes beside Adam's, its gradient's norm, and zeroing."""
     keeps_gradients: bool = False
     """Whether the buffer of accumulated gradients is allocated from the start."""
     accumulates_whole: bool = False
@@ -166,6 +168,10 @@ ZERO2_MEMORY = replace(
     # Flattened in 16 bits, then cast: 0.18.4 runtime/zero/stage_1_and_2.py step and stage3.py
     # _prepare_fp32_grad_for_sub_group.
     step_gradient_bytes=6,
+    # The same functions: the norm of each gradient is that of its copy in 64 bits (18 bytes read and written, and not
+    # 2). The copies of step_gradient_bytes (10) are scaled (8). Adam reads the fp32 copy (2 more), and another copy
+    # casts the masters to the weights (4 more).
+    step_moved_bytes=38,
 )
 # runtime/zero/stage3.py with examples/deepspeed/ds_z3_config.json: reduce bucket of hidden^2 (auto), 1e9 live
 # parameters, sub-groups of 1e9 parameters whose gradients are fp32 at the step; grad_partitions_flat_buffer.
