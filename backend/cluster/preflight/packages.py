@@ -14,7 +14,9 @@ from backend.cluster.inventory.software import (
 )
 from backend.cluster.preflight.broken_versions import (
     BROKEN_VERSIONS,
+    DEEPSPEED,
     case_of,
+    counts_parameters_in_hooks,
     has_flash_attn,
     outside_ranges,
     unasked_transformers,
@@ -45,7 +47,8 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
     if missing:
         return [_lacks_modules(node, missing)]
     versions = {name: version or "" for name, version in node.facts.modules.items()}
-    for check in (_breaks, _is_outside_ranges, _loops_over_experts, _lacks_kernels, _flash_attention_is_missing):
+    slow = (_is_slow, _loops_over_experts, _lacks_kernels, _flash_attention_is_missing)
+    for check in (_breaks, _is_outside_ranges, *slow):
         if result := check(node, versions):
             return [result]
     return [node.checks.ok("engine", **node.facts.modules)]
@@ -71,6 +74,15 @@ def _breaks(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | No
             installed = {name: versions.get(name, "") for name in SHOWN}
             return checks.wrong("engine", code, field, **installed, case=case_of(job), command=command)
     return None
+
+
+def _is_slow(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
+    """Return the warning of a DeepSpeed whose backward passes take much longer than those of others; None without."""
+    job, checks = node.job, node.checks
+    if not counts_parameters_in_hooks(job, versions):
+        return None
+    command = pip_command(environment_of(job, checks.rank), node.facts, [DEEPSPEED])
+    return checks.warning("engine", "deepspeed_hooks_slow", "engine", deepspeed=versions["deepspeed"], command=command)
 
 
 def _is_outside_ranges(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
