@@ -12,7 +12,7 @@ from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.time_context import Execution
 from backend.job.liger import ALL, NONE, Kernels
-from backend.job.memory_traits import LIGER_LOSS_MOVED, MemoryTraits
+from backend.job.memory_traits import FOREACH_ADAM_MOVED, LIGER_LOSS_MOVED, MemoryTraits
 from backend.job.traits import TRAITS, EngineTraits
 from benchmarks.habits import habits_of
 from benchmarks.shapes import NotModelled
@@ -37,6 +37,9 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
     if row.get("liger"):
         forward, backward = LIGER_LOSS_MOVED
         memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
+    if "foreach AdamW" in str(row.get("notes")):
+        # The field `optimizer` tells of the memory alone: many of its rows ran one kernel.
+        memory = replace(memory, step_moved_bytes=memory.step_moved_bytes + FOREACH_ADAM_MOVED)
     memory = of_precision(memory, row)
     overlaps = traits.overlaps or bool(row.get("overlap_comm"))
     compiled = "compile" in str(row.get("notes"))

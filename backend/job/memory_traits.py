@@ -128,6 +128,14 @@ MEGATRON_LM_MEMORY = MemoryTraits(
 jit-fused cross entropy keeps 16-bit logits, and the shifted logits and their exponentials in fp32 (megatron-core
 fusions/fused_cross_entropy.py)."""
 
+FOREACH_ADAM_MOVED = 44
+"""step_moved_bytes of AdamW as a sequence of kernels (`adamw_torch`, without weight decay), beside those of the one
+kernel of `adamw_torch_fused`.
+
+They read and write 72 bytes of a weight, and the one kernel 28 (torch 2.13 optim/adam.py _multi_tensor_adam: lerp 12,
+mul 8, addcmul 12, sqrt 8, div 8, add 8, addcdiv 16).
+"""
+
 LIGER_LOSS_MOVED = (4, 0)
 """loss_forward_moved and loss_backward_moved of Liger's kernel, whose gradient overwrites the logits in forward."""
 

@@ -470,6 +470,16 @@ def test_a_step_of_deepspeed_copies_its_gradients_and_squares_them_in_64_bits(me
     assert step.parts["optimizer"] == pytest.approx(70 * whole / 8 / HGX.memory)
 
 
+@pytest.mark.parametrize(("engine", "fused"), [("llamafactory-zero3", 70), ("llamafactory-fsdp", 32)])
+def test_adamw_of_many_kernels_moves_more_than_that_of_one(engine, fused):
+    """torch 2.13 optim/adam.py _multi_tensor_adam: 72 bytes of each of a rank's parameters in place of 28."""
+    one, many = (
+        estimate(job(engine=engine, extra={"optim": name})).time_s["optimizer"]
+        for name in ("adamw_torch_fused", "adamw_torch")
+    )
+    assert many / one == pytest.approx((fused + 44) / fused)
+
+
 def test_fsdp_reduces_once_a_step_in_16_bits_and_gathers_in_every_micro_batch():
     """Over a slow network: weights there and back for each micro-batch, gradients of as many bytes at the end."""
     slow = {"engine": "llamafactory-fsdp", "cluster.inter_node_gbit_per_s": 1}
