@@ -253,6 +253,17 @@ def test_hugging_faces_experts_are_one_product_however_many_they_are():
     assert forward(128, fused=True) > 1.5 * forward(8, fused=True)
 
 
+def test_torch_starts_one_product_for_each_expert_where_it_has_no_grouped_product():
+    """torch 2.13 native/GroupedMMUtils.h _grouped_mm_fallback, on an A100 and in fp16."""
+    edits = {"engine": "llamafactory-fsdp", "model.preset": "qwen3-30b-a3b", "training.cutoff_len": 64}
+    h100, fp16, a100 = (
+        estimate(job(edits, changed)).time_s["compute"]
+        for changed in ({}, {"training.precision": "fp16"}, {"cluster.gpu": "a100-80g"})
+    )
+    assert fp16 > 2 * h100
+    assert a100 > 2 * h100
+
+
 def test_graphs_and_fused_routing_save_time():
     plan = plan_of(expert=4, sequence_length=512)
     plain, fused, in_exchange = (
