@@ -3,6 +3,7 @@
 habits.py has the properties of whole sources. Only a row's arguments decide whether it is not modelled.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from backend.estimate.plan import Plan, unsplit
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.efficiency import default_efficiency
 from backend.estimate.time.time_context import Execution, TimeContext
+from backend.job.liger import NONE, Kernels
 from backend.job.memory_traits import MEGATRON_LM_MEMORY, MemoryTraits
 from backend.job.model.operators import Linear
 from backend.job.problems import ProblemsError
@@ -206,11 +208,19 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         merged_exchange=recipe.dispatcher != "alltoall" or "DeepEP" in notes or "HybridEP" in notes,
         routing="in_exchange" if recipe.dispatcher == "hybridep" else "fused" if recipe.fused_router else "plain",
         rope_fused=recipe.rope_fused,
+        liger=_norms(row),
         graphed=recipe.graphed,
         adapters=row_adapters(row),
         # DeepSpeed keeps biases and norms whole: a layer gathers its four matrices.
         gathered_alone=4 * _dense_layers(layers) if habits.gathered_alone and sharded else 0,
     )
+
+
+def _norms(row: Mapping[str, Any]) -> Kernels:
+    """Return the norms of eager torchtitan that are one kernel, as Liger's are: torch's RMSNorm, which its models call,
+    since pytorch pull request 153666 (in nightlies of 2025-08, which torchtitan runs on, and torch 2.9)."""
+    is_one = "torchtitan" in row["source"] and re.search(r"\b(2025-(09|1[0-2])|202[6-9])\b", str(row.get("notes")))
+    return NONE._replace(norms=True, head_norms=True) if is_one else NONE
 
 
 def _traits(engine: str) -> MemoryTraits:

@@ -11,10 +11,12 @@ from backend.estimate.model.layers import ModelLayers
 from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Gathered, Traffic, after_dropout
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.time_context import Execution
+from backend.estimate.time.timing import loops_over_experts
 from backend.job.liger import ALL, NONE, Kernels
-from backend.job.memory_traits import LIGER_LOSS_MOVED, MemoryTraits
+from backend.job.memory_traits import FOREACH_ADAM_MOVED, LIGER_LOSS_MOVED, MemoryTraits
 from backend.job.traits import TRAITS, EngineTraits
 from benchmarks.habits import habits_of
+from benchmarks.machines import published_gpu
 from benchmarks.shapes import NotModelled
 
 FORMS: Mapping[str, Traffic] = {
@@ -37,6 +39,9 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
     if row.get("liger"):
         forward, backward = LIGER_LOSS_MOVED
         memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
+    if "foreach AdamW" in str(row.get("notes")):
+        # The field `optimizer` tells of the memory alone: many of its rows ran one kernel.
+        memory = replace(memory, step_moved_bytes=memory.step_moved_bytes + FOREACH_ADAM_MOVED)
     memory = of_precision(memory, row)
     overlaps = traits.overlaps or bool(row.get("overlap_comm"))
     compiled = "compile" in str(row.get("notes"))
@@ -56,9 +61,14 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
         megatron=False,
         overlap_gradients=overlaps,
         overlap_parameters=overlaps,
+        loops_over_experts=loops_over_experts(published_gpu(str(row.get("hardware"))), _precision(row)),
         adapters=row_adapters(row),
         unpacked=str(row.get("method")).startswith("qlora"),
     )
+
+
+def _precision(row: Mapping[str, Any]) -> str:
+    return "fp16" if "fp16" in str(row.get("precision")).lower() else "bf16"
 
 
 def keeps_gathered(row: Mapping[str, Any]) -> bool:

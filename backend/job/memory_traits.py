@@ -91,6 +91,8 @@ class MemoryTraits:
     """
     step_elements: float = float("inf")
     """Parameters that the optimizer steps at a time (DeepSpeed's sub_group_size)."""
+    step_moved_bytes: float = 0.0
+    """Bytes of a weight that the optimizer step reads and writes beside Adam's, its gradient's norm, and zeroing."""
     keeps_gradients: bool = False
     """Whether the buffer of accumulated gradients is allocated from the start."""
     accumulates_whole: bool = False
@@ -125,6 +127,14 @@ MEGATRON_LM_MEMORY = MemoryTraits(
 """Megatron-LM's own training script with Transformer Engine and native cross entropy, as published runs used it. Its
 jit-fused cross entropy keeps 16-bit logits, and the shifted logits and their exponentials in fp32 (megatron-core
 fusions/fused_cross_entropy.py)."""
+
+FOREACH_ADAM_MOVED = 44
+"""step_moved_bytes of AdamW as a sequence of kernels (`adamw_torch`, without weight decay), beside those of the one
+kernel of `adamw_torch_fused`.
+
+They read and write 72 bytes of a weight, and the one kernel 28 (torch 2.13 optim/adam.py _multi_tensor_adam: lerp 12,
+mul 8, addcmul 12, sqrt 8, div 8, add 8, addcdiv 16).
+"""
 
 LIGER_LOSS_MOVED = (4, 0)
 """loss_forward_moved and loss_backward_moved of Liger's kernel, whose gradient overwrites the logits in forward."""
@@ -166,6 +176,10 @@ ZERO2_MEMORY = replace(
     # Flattened in 16 bits, then cast: 0.18.4 runtime/zero/stage_1_and_2.py step and stage3.py
     # _prepare_fp32_grad_for_sub_group.
     step_gradient_bytes=6,
+    # The same functions: the norm of each gradient is that of its copy in 64 bits (18 bytes read and written, and not
+    # 2). The copies of step_gradient_bytes (10) are scaled (8). Adam reads the fp32 copy (2 more), and another copy
+    # casts the masters to the weights (4 more).
+    step_moved_bytes=38,
 )
 # runtime/zero/stage3.py with examples/deepspeed/ds_z3_config.json: reduce bucket of hidden^2 (auto), 1e9 live
 # parameters, sub-groups of 1e9 parameters whose gradients are fp32 at the step; grad_partitions_flat_buffer.

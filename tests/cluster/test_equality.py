@@ -227,6 +227,23 @@ def test_on_cpu_nodes_a_deepspeed_whose_gathers_overwrite_weights_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("engine", "version", "is_slow"),
+    [("llamafactory-zero2", "0.18.5", True), ("llamafactory-zero3", "0.18.6", True),
+     ("llamafactory-zero3", "0.18.4", False), ("llamafactory-zero3", "0.18.7", False),
+     ("llamafactory-ddp", "0.18.6", False)],
+)  # fmt: skip
+def test_a_deepspeed_whose_hooks_each_count_all_parameters_gets_a_warning(
+    engine: str, version: str, is_slow: bool
+) -> None:
+    """DeepSpeed pull request 7886: a step of 24 layers took 0.127 s, and 0.051 s with the fix of 0.18.7."""
+    gang = Gang(nodes=1, engine=engine)
+    gang.facts[0] = make_facts({**MODULES, "deepspeed": version, "transformers": "5.5.4"})
+    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    assert [problem.code for problem in problems] == (["deepspeed_hooks_slow"] if is_slow else [])
+    assert all(problem.severity == "warning" for problem in problems)
+
+
+@pytest.mark.parametrize(
     ("version", "precision", "code"),
     [("4.0.0", "bf16", "gradients_in_bf16"), ("4.3.1", "bf16", "gradients_in_bf16"), ("4.3.2", "bf16", None),
      ("4.3.1", "fp16", None), ("4.6.0", "bf16", None), ("3.12.0", "bf16", None)],

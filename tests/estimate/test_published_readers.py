@@ -75,6 +75,12 @@ def test_fsdp_shards_the_states_over_the_ranks_of_context_parallelism_too():
 
 
 def test_a_row_of_qlora_without_autocast_has_no_16_bit_copy_of_the_output_layer():
-    run = {"method": "qlora lora_rank=16 target_modules=all", "engine": "llamafactory-ddp", "gpus": 1, "dp": 1, "gbs": 1}
+    run = {
+        "method": "qlora lora_rank=16 target_modules=all",
+        "engine": "llamafactory-ddp",
+        "gpus": 1,
+        "dp": 1,
+        "gbs": 1,
+    }
     embedding_gib = SHAPE["vocab"] * SHAPE["hidden"] / 2**30
     assert gib(**run) - gib(**run, autocast=False) == pytest.approx(2 * embedding_gib, rel=0.05)

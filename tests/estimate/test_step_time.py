@@ -33,7 +33,7 @@ from backend.estimate.time.step_time import kind_passes, step_time
 from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.cluster import Cluster
 from backend.job.job import Model
-from backend.job.memory_traits import MEGATRON_LM_MEMORY
+from backend.job.memory_traits import MEGATRON_LM_MEMORY, ZERO2_MEMORY, ZERO3_MEMORY
 from backend.job.presets import accuracy, efficiency_figures, expected_errors, gpus, resolve_model
 from backend.job.traits import TRAITS
 from benchmarks.small_models import SMALL_MODELS
@@ -253,6 +253,17 @@ def test_hugging_faces_experts_are_one_product_however_many_they_are():
     assert forward(128, fused=True) > 1.5 * forward(8, fused=True)
 
 
+def test_torch_starts_one_product_for_each_expert_where_it_has_no_grouped_product():
+    """torch 2.13 native/GroupedMMUtils.h _grouped_mm_fallback, on an A100 and in fp16."""
+    edits = {"engine": "llamafactory-fsdp", "model.preset": "qwen3-30b-a3b", "training.cutoff_len": 64}
+    h100, fp16, a100 = (
+        estimate(job(edits, changed)).time_s["compute"]
+        for changed in ({}, {"training.precision": "fp16"}, {"cluster.gpu": "a100-80g"})
+    )
+    assert fp16 > 2 * h100
+    assert a100 > 2 * h100
+
+
 def test_graphs_and_fused_routing_save_time():
     plan = plan_of(expert=4, sequence_length=512)
     plain, fused, in_exchange = (
@@ -451,6 +462,33 @@ def test_sharding_parameters_costs_more_communication_than_sharding_gradients():
         estimate(job(engine=f"llamafactory-zero{n}", model__preset="qwen3-8b")).communication_s["data"] for n in (2, 3)
     )
     assert three > two
+
+
+def test_zero_2_reduces_all_gradients_to_every_rank_in_each_micro_batch():
+    """DeepSpeed 0.18.4 runtime/zero/stage_1_and_2.py allreduce_and_copy_with_multiple_ranks: twice the bytes of a
+    reduce-scatter. Over a slow network: the gathered weights of a step are half an all-reduce."""
+    slow = {"engine": "llamafactory-zero2", "cluster.inter_node_gbit_per_s": 1}
+    one, two = (estimate(job(slow, training__gradient_accumulation_steps=count)).time_s["data"] for count in (1, 2))
+    assert one == pytest.approx(1.5 * (two - one), rel=0.05)
+
+
+@pytest.mark.parametrize("memory", [ZERO2_MEMORY, ZERO3_MEMORY])
+def test_a_step_of_deepspeed_copies_its_gradients_and_squares_them_in_64_bits(memory):
+    """DeepSpeed 0.18.4 runtime/zero/stage_1_and_2.py and stage3.py step: 70 bytes of each of a rank's parameters."""
+    plan = plan_of(data=8)
+    whole = rank_parameters(DENSE, plan, stages(DENSE, plan)[0], Trained()).trained_dense
+    step = timed(DENSE, plan, Execution(memory=memory, megatron=False))
+    assert step.parts["optimizer"] == pytest.approx(70 * whole / 8 / HGX.memory)
+
+
+@pytest.mark.parametrize(("engine", "fused"), [("llamafactory-zero3", 70), ("llamafactory-fsdp", 32)])
+def test_adamw_of_many_kernels_moves_more_than_that_of_one(engine, fused):
+    """torch 2.13 optim/adam.py _multi_tensor_adam: 72 bytes of each of a rank's parameters in place of 28."""
+    one, many = (
+        estimate(job(engine=engine, extra={"optim": name})).time_s["optimizer"]
+        for name in ("adamw_torch_fused", "adamw_torch")
+    )
+    assert many / one == pytest.approx((fused + 44) / fused)
 
 
 def test_fsdp_reduces_once_a_step_in_16_bits_and_gathers_in_every_micro_batch():

@@ -14,7 +14,9 @@ from backend.cluster.inventory.software import (
 )
 from backend.cluster.preflight.broken_versions import (
     BROKEN_VERSIONS,
+    DEEPSPEED,
     case_of,
+    counts_parameters_in_hooks,
     has_flash_attn,
     outside_ranges,
     transformers_for,
@@ -73,6 +75,15 @@ def _breaks(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | No
             installed = {name: versions.get(name, "") for name in SHOWN}
             return checks.wrong("engine", code, field, **installed, case=case_of(job), command=command)
     return None
+
+
+def _is_slow(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
+    """Return the warning of a DeepSpeed whose backward passes take much longer than those of others; None without."""
+    job, checks = node.job, node.checks
+    if not counts_parameters_in_hooks(job, versions):
+        return None
+    command = pip_command(environment_of(job, checks.rank), node.facts, [DEEPSPEED])
+    return checks.warning("engine", "deepspeed_hooks_slow", "engine", deepspeed=versions["deepspeed"], command=command)
 
 
 def _is_not_of_the_type(node: NodeReadings, versions: Mapping[str, str]) -> CheckResult | None:
@@ -146,7 +157,14 @@ def _flash_attention_is_missing(node: NodeReadings, versions: Mapping[str, str])
     return checks.warning("engine", "flash_attn_not_installed", "extra", runs=runs, command=command, **values)
 
 
-_WARNINGS = (_is_not_of_the_type, _is_outside_ranges, _loops_over_experts, _lacks_kernels, _flash_attention_is_missing)
+_WARNINGS = (
+    _is_not_of_the_type,
+    _is_outside_ranges,
+    _is_slow,
+    _loops_over_experts,
+    _lacks_kernels,
+    _flash_attention_is_missing,
+)
 
 
 def check_metrics(node: NodeReadings) -> list[CheckResult]:

@@ -9,7 +9,7 @@ from backend.estimate.memory.fp8 import fp8_of_job
 from backend.job.extra_values import mapping_of
 from backend.job.job import Job
 from backend.job.liger import kernels_of
-from backend.job.memory_traits import LIGER_LOSS_MOVED, SINGLE_SCALES_BYTES, MemoryTraits, Offload
+from backend.job.memory_traits import FOREACH_ADAM_MOVED, LIGER_LOSS_MOVED, SINGLE_SCALES_BYTES, MemoryTraits, Offload
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem, ProblemsError
@@ -64,9 +64,11 @@ def memory_traits(job: Job, shape: ModelShape, gpu: Gpu) -> MemoryTraits:
     if kernels_of(job, shape.model_type).loss:
         forward, backward = LIGER_LOSS_MOVED
         memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
-    if extra.get("optim") == "adamw_torch" and not traits.is_megatron and not traits.zero_stage:
+    if extra.get("optim") == "adamw_torch" and not traits.is_megatron:
         # torch 2.13 optim/adam.py _multi_tensor_adam, exp_avg_sq_sqrt; the default, adamw_torch_fused, has none.
-        memory = replace(memory, step_gradient_bytes=4)
+        held = memory.step_gradient_bytes if traits.zero_stage else 4
+        moved = memory.step_moved_bytes + FOREACH_ADAM_MOVED
+        memory = replace(memory, step_gradient_bytes=held, step_moved_bytes=moved)
     if training.method == "qlora" and extra.get("double_quantization") is False:
         memory = replace(memory, scale_bytes=SINGLE_SCALES_BYTES)
     if training.method in ("lora", "qlora") and str(extra.get("optim")) in EIGHT_BIT_ADAM:

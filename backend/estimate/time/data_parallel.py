@@ -97,17 +97,24 @@ def _rates(
 
 
 def _rate(time_context: TimeContext, group: Group, trained: Number, local: Number) -> _SecondsPerByte:
+    """Return the rates of one group.
+
+    ZeRO-2 gives every rank the whole sum of a bucket, of which it keeps its part: DeepSpeed's all-reduce
+    (runtime/zero/stage_1_and_2.py allreduce_and_copy_with_multiple_ranks, the default since 0.12.4).
+    """
     machine, efficiency, run = time_context.machine, time_context.efficiency, time_context.run
     bucket, divided = _bucket(run, group), time_context.divided
     gradients = time_context.sent_bytes * larger(1.0, smaller(bucket, trained))
     half: Number = 0.0
-    if divided is not True:
+    reduces_whole = run.memory.shards == "gradients"
+    if divided is not True or reduces_whole:
         half = seconds_per_byte(algorithm_costs(group, machine, efficiency, all_reduce=True), gradients)
     if divided is False:
         return _SecondsPerByte(half, half)
     weights = run.element_bytes * larger(1.0, smaller(bucket, local if run.memory.shards == "parameters" else trained))
     costs = algorithm_costs(group, machine, efficiency, all_reduce=False)
-    reduced, gathered = seconds_per_byte(costs, gradients), seconds_per_byte(costs, weights)
+    reduced = 2 * half if reduces_whole else seconds_per_byte(costs, gradients)
+    gathered = seconds_per_byte(costs, weights)
     return _SecondsPerByte(choose(divided, reduced, half), choose(divided, gathered, half))
 
 
@@ -116,7 +123,8 @@ def gradient_algorithm(time_context: TimeContext, rank: RankParameters) -> Algor
     plan, run = time_context.plan, time_context.run
     group = Group(plan.data * plan.context, plan.tensor)
     message = time_context.sent_bytes * larger(1.0, smaller(_bucket(run, group), rank.trained_dense))
-    costs = algorithm_costs(group, time_context.machine, time_context.efficiency, all_reduce=not time_context.divided)
+    all_reduce = not time_context.divided or run.memory.shards == "gradients"
+    costs = algorithm_costs(group, time_context.machine, time_context.efficiency, all_reduce=all_reduce)
     return algorithm(costs, float(message))
 
 
@@ -184,8 +192,9 @@ def after_passes_seconds(time_context: TimeContext, rank: RankParameters) -> tup
         stepped = trained if memory.shards == "none" else trained / plan.data
     on_gpu = 1 - plan.offload_fraction if memory.offloads == "none" else 0.0
     gradients = trained / plan.data if memory.shards in ("gradients", "parameters") else trained
-    # Adam's memory traffic, the gradient norm, and zeroing of gradients.
-    moved = stepped * (2 * memory.optimizer_bytes + memory.gradient_bytes + memory.weight_bytes)
+    # Adam's memory traffic with what the engine adds, the gradient norm, and zeroing of gradients.
+    each = 2 * memory.optimizer_bytes + memory.gradient_bytes + memory.weight_bytes + memory.step_moved_bytes
+    moved = stepped * each
     optimizer = (on_gpu * moved + 2 * memory.gradient_bytes * gradients) / time_context.machine.memory
     away = 1.0 - on_gpu
     return optimizer, _offload_seconds(time_context, rank, away * stepped) if away else 0.0

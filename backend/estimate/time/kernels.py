@@ -96,6 +96,8 @@ class LayerKernels:
     """Memory-bound kernels of Hugging Face's modules, forward."""
     small_kernels_back: float = 0.0
     """The same for the gradient of the input."""
+    loop_kernels: float = 0.0
+    """Kernels more if one product after the other replaces the grouped products of Hugging Face's experts."""
     kernels_expert: float = 0.0
     """Kernels that are started for each expert on the rank."""
     modules: float = 0.0

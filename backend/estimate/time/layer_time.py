@@ -199,6 +199,8 @@ def _kernels(layer: LayerKernels, time_context: TimeContext, load: Load) -> Numb
         kernels = kernels + choose(load.tensor > 1, 2.0 * layer.outputs_gathered, 0.0)
     if layer.attention:
         kernels = kernels + more_kernels(layer, time_context)
+    if time_context.run.loops_over_experts:
+        kernels = kernels + layer.loop_kernels
     return kernels + layer.kernels_expert / load.expert if layer.kernels_expert else kernels
 
 

@@ -384,7 +384,8 @@ def _linear(linear: Linear, fused: bool) -> dict[str, float]:
             # bias for each copy and adds it.
             biased = bool(linear.bias)
             moved = 10.0 * linear.outputs * linear.active * biased
-            return sums_of_operator | {"kernels": 1 + 2 * biased, "moved_expert": moved}
+            looped = {"loop_kernels": linear.copies - 1.0}
+            return sums_of_operator | looped | {"kernels": 1 + 2 * biased, "moved_expert": moved}
         sums_of_operator |= {"kernels": 0, "kernels_expert": linear.copies / STREAMS}
         if linear.bias and linear.name in _ROW_PARALLEL:
             # megatron-core's experts.py weights, adds, joins and casts the bias of the output by expert, in fp32.

@@ -52,6 +52,8 @@ class Execution:
     rope_fused: bool = True
     """Transformer Engine computes rotary embedding in one kernel each for queries and keys, in place of torch's
     operations."""
+    loops_over_experts: bool = False
+    """torch multiplies Hugging Face's experts one after the other (loops_over_experts in timing.py)."""
     graphed: bool = False
     """CUDA graphs start the kernels of attention and routing, so that nothing waits for the host."""
     sums_apart: bool = False

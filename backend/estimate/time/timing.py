@@ -26,7 +26,7 @@ from backend.job.job import Job
 from backend.job.liger import kernels_of
 from backend.job.memory_traits import MemoryTraits
 from backend.job.model import ModelShape
-from backend.job.presets import Gpu, calibration_figures, expected_errors
+from backend.job.presets import Gpu, calibration_figures, expected_errors, resolve_gpu
 
 COMMUNICATION = ("tensor", "pipeline", "data", "context", "expert")
 
@@ -163,9 +163,20 @@ def execution(job: Job, shape: ModelShape, memory: MemoryTraits, layers: ModelLa
         overlap_sends=parallel.virtual_pipeline > 1,
         forward_passes=job.forward_passes,
         masked=masked_share(job),
+        loops_over_experts=not megatron and loops_over_experts(resolve_gpu(job.cluster), training.precision),
         adapters=adapters_of(job, shape),
         unpacked=training.method == "qlora",
     )
+
+
+def loops_over_experts(gpu: Gpu, precision: str) -> bool:
+    """Return whether torch has no grouped product, but starts one product for each expert.
+
+    It has one for bf16 on GPUs of compute capability 9 and 10 (torch 2.13 native/cuda/GroupedBlas.cpp _grouped_mm_cuda;
+    the loop is in native/GroupedMMUtils.h _grouped_mm_fallback, https://github.com/pytorch/pytorch/issues/186620).
+    """
+    is_other = gpu.compute_capability is not None and int(gpu.compute_capability) not in (9, 10)
+    return is_other or precision != "bf16"
 
 
 def _sharding(job: Job) -> Literal["fsdp_1", "fsdp_2", "zero_3"] | None:
