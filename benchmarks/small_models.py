@@ -306,3 +306,18 @@ TOWER_IMAGES: Mapping[str, tuple[int, int]] = {
     "qwen3_asr": (104, 104), "step3p7": (256, 16),
 }  # fmt: skip
 """Patches of an image, and the tokens that it becomes."""
+GEMMA_4_WITH_LAYER_INPUTS: Mapping[str, Any] = {
+    "model_type": "gemma4", "audio_config": None,
+    "text_config": {
+        "model_type": "gemma4_text", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "global_head_dim": 64, "vocab_size": 1024,
+        "vocab_size_per_layer_input": 1024, "hidden_size_per_layer_input": 32, "num_kv_shared_layers": 4,
+        "use_double_wide_mlp": True, "sliding_window": 64, "final_logit_softcapping": 30.0,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+    },
+    "vision_config": {
+        "model_type": "gemma4_vision", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32, "patch_size": 4,
+    },
+}  # fmt: skip
+"""A small Gemma 4 with embeddings of every layer and shared keys, like E2B and E4B."""

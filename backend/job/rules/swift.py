@@ -77,3 +77,14 @@ def lightning_attention_has_whole_sequences(job: Job, shape: ModelShape, gpu: Gp
         return None
     return problem("lightning_with_context", "parallel.context", model_type=shape.model_type,
                    context=job.parallel.context, edit={"parallel.context": 1})  # fmt: skip
+
+
+@rule(scopes.swift_megatron)
+def shared_keys_are_not_recomputed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore-bridge 1.6.5 model/modules/transformer_block.py _checkpointed_forward: full recompute runs a layer first
+    without gradients, and later layers read the keys of that pass (model/mm_gpts/gemma4.py shared_kv_states). Their
+    gradients do not reach the layer that projected the keys (counted by benchmarks/layer_inputs.py)."""
+    if not shape.layers_with_shared_keys or job.recompute != "full":
+        return None
+    return problem("shared_keys_recomputed", "parallel.recompute", model_type=shape.model_type,
+                   edit={"parallel.recompute": "selective"})  # fmt: skip
