@@ -7,7 +7,6 @@ import pytest
 from backend.estimate import estimate
 from backend.job.cluster import Cluster
 from backend.job.job import Model
-from backend.job.problems import ProblemsError
 from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import job
 

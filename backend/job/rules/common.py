@@ -6,7 +6,7 @@ from math import gcd
 from backend.job.batch import can_pack, scaled_rates, written
 from backend.job.checkpointing import can_checkpoint, makes_reentrant_checkpoints
 from backend.job.job import Job
-from backend.job.model import FullAttention, ModelShape
+from backend.job.model import ModelShape
 from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, others_gib, smallest_hosts
 from backend.job.problems import Problem
 from backend.job.rules import scopes
