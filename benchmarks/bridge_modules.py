@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch._dynamo
 
 from tools.programs import NODE_ENVIRONMENT
 from tools.swift_without_gpu import install
@@ -74,11 +75,14 @@ def _weight(*shape: int) -> torch.nn.Parameter:
 
 
 class _Linear(torch.nn.Module):
-    def __init__(self, input_size: int, output_size: int, *, config: Any, bias: bool = False, **_options: Any) -> None:
+    def __init__(self, input_size: int, output_size: int, *, config: Any, bias: bool = False, **options: Any) -> None:
         super().__init__()
-        self.ranks = config.tensor_model_parallel_size
-        self.gathers = self.ranks if config.sequence_parallel else 1
+        is_expert = options.get("is_expert")
+        self.ranks = config.expert_tensor_parallel_size if is_expert else config.tensor_model_parallel_size
+        self.gathers = self.ranks if config.sequence_parallel and not is_expert else 1
         self.weight, self.bias = self.weights(input_size, output_size, bias)
+        if is_expert and config.expert_model_parallel_size > 1:
+            self.weight.allreduce = False
 
     def weights(self, inputs: int, outputs: int, bias: bool) -> tuple[torch.nn.Parameter, torch.nn.Parameter | None]:
         return _weight(outputs, inputs), _weight(outputs) if bias else None
@@ -143,6 +147,8 @@ def prepare(core: str = "", *, newer: bool = False) -> None:
     folders = [core] * bool(core) + [str(NODE_ENVIRONMENT / "newer")] * newer + [str(NODE_ENVIRONMENT / "swift")]
     sys.path[1:1] = folders
     install()
+    # The compiler asks triton, which is not here, for its backends.
+    torch._dynamo.config.disable = True
     torch.Tensor.cuda = lambda tensor, *_a, **_k: tensor
     torch.nn.Module.cuda = lambda module, *_a, **_k: module
     torch.cuda.current_device = lambda: torch.device("cpu")
@@ -172,6 +178,7 @@ def models(keys: Mapping[str, Any], stage: int = 0, **sizes: int) -> list[torch.
     from mcore_bridge.model.mm_gpts.utils import HuggingFaceVit
     from megatron.core import parallel_state
     from torch.testing._internal.distributed.fake_pg import FakeStore
+    from transformers import PretrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     HuggingFaceVit.to = lambda module, *_a, **_k: module
@@ -188,17 +195,21 @@ def models(keys: Mapping[str, Any], stage: int = 0, **sizes: int) -> list[torch.
         "expert_tensor_parallel_size": sizes.get("expert_tensor", 1),
     }  # fmt: skip
     parallel_state.initialize_model_parallel(**named, create_gloo_process_groups=False)
-    hf_config = CONFIG_MAPPING[keys["model_type"]].from_dict(dict(keys))
+    known = keys["model_type"] in CONFIG_MAPPING
+    hf_config = (CONFIG_MAPPING[keys["model_type"]] if known else PretrainedConfig).from_dict(dict(keys))
+    hf_config.model_type = keys["model_type"]
     # ms-swift sets them (4.6.0 model/utils.py).
     text = hf_config.get_text_config()
     hf_config.hidden_size, hf_config.torch_dtype = text.hidden_size, torch.bfloat16
+    bridged = hf_to_mcore_config(hf_config)
     config = ModelConfig(**{
-        **hf_to_mcore_config(hf_config), **named, "sequence_parallel": tensor > 1, "bf16": True,
+        **bridged, **named, "bias_activation_fusion": bridged.get("swiglu", True), "sequence_parallel": tensor > 1, "bf16": True,
         "params_dtype": torch.bfloat16, "use_cpu_initialization": True, "perform_initialization": False,
         "variable_seq_lengths": False, "moe_token_dispatcher_type": "allgather", "attention_dropout": 0.0,
-        "hidden_dropout": 0.0, "gradient_accumulation_fusion": False,
+        "hidden_dropout": 0.0, "gradient_accumulation_fusion": False, "moe_grouped_gemm": False,
     })  # fmt: skip
-    return get_mcore_model(config)
+    # As Float16Module does.
+    return [chunk.bfloat16() for chunk in get_mcore_model(config)]
 
 
 def rank_parameters(chunks: list[torch.nn.Module]) -> list[int]:

@@ -229,7 +229,7 @@ def _attention(kind: LayerShape, hidden: int, *, megatron: bool) -> tuple[Operat
     if isinstance(attention, ConvolvedAttention):
         return convolved_attention(attention, hidden)
     if isinstance(attention, LightningAttention):
-        return lightning_attention(attention, hidden)
+        return lightning_attention(attention, hidden, megatron=megatron)
     if isinstance(attention, GatedDeltaNet):
         return gated_delta_net(attention, hidden)
     if isinstance(attention, StateSpace):

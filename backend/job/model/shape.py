@@ -279,11 +279,15 @@ class ModelShape:
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
         return self.only_counted or any(
-            isinstance(each, LightningAttention)
-            or (isinstance(each, CompressedAttention) and each.shares_entries)
+            (isinstance(each, CompressedAttention) and each.shares_entries)
             or (isinstance(each, Mla) and each.gate == "heads")
             for each in self._mixers()
         )
+
+    @cached_property
+    def has_lightning_attention(self) -> bool:
+        """Return whether layers have linear attention with fixed decays (Ling 2.5)."""
+        return any(isinstance(each, LightningAttention) for each in self._mixers())
 
     @cached_property
     def has_connections(self) -> bool:

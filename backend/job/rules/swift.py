@@ -3,7 +3,7 @@
 from backend.job.job import Job
 from backend.job.megatron_model_types import SWIFT_DEV_MEGATRON
 from backend.job.model import ModelShape
-from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
+from backend.job.model.linear_shape import GatedDeltaNet
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules import scopes
@@ -72,8 +72,7 @@ def megatron_has_the_linear_attention(job: Job, shape: ModelShape, gpu: Gpu) -> 
 def lightning_attention_has_whole_sequences(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge 1.6.5 model/gpts/bailing_hybrid.py LinearAttention.forward: each rank of context parallelism runs
     the recurrence over its own part of the sequence, from an empty state, and no rank sends its state on."""
-    is_lightning = any(isinstance(kind.attention, LightningAttention) for kind in shape.kinds)
-    if not is_lightning or job.parallel.context == 1:
+    if not shape.has_lightning_attention or job.parallel.context == 1:
         return None
     return problem("lightning_with_context", "parallel.context", model_type=shape.model_type,
                    context=job.parallel.context, edit={"parallel.context": 1})  # fmt: skip
