@@ -83,7 +83,7 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
     if published is None:
         raise NotModelled("no measured figure")
     shape = published_shape(row)
-    layers = model_layers(shape)
+    layers = model_layers(shape, megatron=not is_hugging_face(row))
     memories = _memories(row, layers)
     peaks = [float(memory.peak) / GIB for memory in memories]
     unit = str(row.get("mem_kind") or "GiB")

@@ -51,7 +51,7 @@ def b200_runs() -> Iterator[Measurement]:
     published = json.loads((DATA / "simumax_b200.json").read_text())
     for row in published["rows"]:
         shape = parse_model(published["shapes"][row["model"]])
-        layers = model_layers(shape)
+        layers = model_layers(shape, megatron=True)
         sizes = ("tensor", "pipeline", "context", "expert", "data", "micro_batch", "micro_batches", "sequence_length")
         plan = Plan(
             **{size: row[size] for size in sizes},

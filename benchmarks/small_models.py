@@ -306,3 +306,53 @@ TOWER_IMAGES: Mapping[str, tuple[int, int]] = {
     "qwen3_asr": (104, 104), "step3p7": (256, 16),
 }  # fmt: skip
 """Patches of an image, and the tokens that it becomes."""
+GEMMA_4_WITH_LAYER_INPUTS: Mapping[str, Any] = {
+    "model_type": "gemma4", "audio_config": None,
+    "text_config": {
+        "model_type": "gemma4_text", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "global_head_dim": 64, "vocab_size": 1024,
+        "vocab_size_per_layer_input": 1024, "hidden_size_per_layer_input": 32, "num_kv_shared_layers": 4,
+        "use_double_wide_mlp": True, "sliding_window": 64, "final_logit_softcapping": 30.0,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+    },
+    "vision_config": {
+        "model_type": "gemma4_vision", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32, "patch_size": 4,
+    },
+}  # fmt: skip
+"""A small Gemma 4 with embeddings of every layer and shared keys, like E2B and E4B."""
+LING_2_5: Mapping[str, Any] = {
+    "model_type": "bailing_hybrid",
+    "first_k_dense_replace": 4,
+    "group_norm_size": 64,
+    "head_dim": 32,
+    "hidden_act": "silu",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "kv_lora_rank": 64,
+    "layer_group_size": 4,
+    "moe_intermediate_size": 64,
+    "n_group": 2,
+    "num_attention_heads": 8,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 8,
+    "num_key_value_heads": 8,
+    "num_shared_experts": 1,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "tie_word_embeddings": False,
+    "topk_group": 1,
+    "use_bias": False,
+    "use_qk_norm": True,
+    "use_qkv_bias": False,
+    "v_head_dim": 32,
+    "vocab_size": 1024,
+    "rms_norm_eps": 1e-06,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "moe_router_enable_expert_bias": True,
+}  # fmt: skip
+"""A small Ling 2.5, whose heads of keys are as many as those of queries."""

@@ -7,7 +7,6 @@ import pytest
 from backend.estimate import estimate
 from backend.job.cluster import Cluster
 from backend.job.job import Model
-from backend.job.problems import ProblemsError
 from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import job
 
@@ -76,10 +75,3 @@ def test_bounded_logits_are_kept_on_megatron_too():
             for bound in (30.0, None)
         )
         assert bounded.stages[-1].logits_gib - plain.stages[-1].logits_gib == pytest.approx(2 * 4096 * 2**18 / 2**30)
-
-
-def test_embeddings_of_every_layer_are_not_modelled_on_megatron():
-    small = {**SMALL_MODELS["gemma4_text"], "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 512}
-    made = replace(job(MEGATRON), model=Model(hf_config=small))
-    with pytest.raises(ProblemsError, match="estimate_not_modelled"):
-        estimate(made)

@@ -1,7 +1,7 @@
 """Jobs that rules are tested with: models, and job_of, which puts values into them."""
 
 from backend.job.mapping import parse_job, with_values
-from benchmarks.small_models import NEWER_MODELS, SEEING, SMALL_MODELS, TOWER_MODELS
+from benchmarks.small_models import GEMMA_4_WITH_LAYER_INPUTS, NEWER_MODELS, SEEING, SMALL_MODELS, TOWER_MODELS
 from tools.write_models import read_own_code
 
 VISION = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
@@ -65,6 +65,7 @@ AXK2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["axk2"]}}
 MIMO_V2 = {**DENSE, "model": {"hf_config": NEWER_MODELS["mimo_v2_flash"]}}
 MLLAMA = {**DENSE, "model": {"hf_config": SEEING["mllama"]}}
 GEMMA_4 = {**DENSE, "model": {"preset": "gemma-4-12b"}}
+GEMMA_4_SMALL = {**DENSE, "model": {"hf_config": GEMMA_4_WITH_LAYER_INPUTS}}
 GEMMA_2 = {**DENSE, "model": {"preset": "gemma-2-9b"}}
 VAULT_GEMMA = {**DENSE, "model": {"hf_config": {**SMALL_MODELS["gemma2"], "model_type": "vaultgemma"}}}
 GEMMA_3 = {**DENSE, "model": {"preset": "gemma-3-1b"}}

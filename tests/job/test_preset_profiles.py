@@ -23,7 +23,7 @@ from backend.job.job import Model
 from backend.job.mapping import parse_job
 from backend.job.model import ModelShape, parse_model
 from backend.job.model.model_profile import FORMAT, config_digest
-from backend.job.model.operators import Attention
+from backend.job.model.operators import Attention, Keep
 from backend.job.preset_profiles import packed, preset_profile, profile_path
 from backend.job.presets import known_model, models
 from backend.job.problems import Problem, ProblemsError
@@ -120,13 +120,7 @@ def test_every_layer_has_the_operations_of_the_table() -> None:
         assert (counted["token"], counted["token_pair"]) == (flops.weights, 2 * flops.attention), key
 
 
-SAVED_ERRORS = {
-    # The router's fp32 copy of its input, and inputs of the projections of low rank, are not in the table.
-    "deepseek_v2": 0.09, "deepseek_v3": 0.07, "kimi_k25": 0.07, "glm4_moe": 0.045,
-    # Its dropout of 10% keeps masks.
-    "seed_oss": 0.03,
-    "gemma4_unified": 0.025, "qwen3_next": 0.015, "qwen3_5_moe": 0.015,
-}  # fmt: skip
+SAVED_ERRORS = {"gemma4_unified": 0.025, "qwen3_next": 0.015, "qwen3_5_moe": 0.015}
 """Model type -> largest error of the bytes that a layer saves; 0.006 for any other."""
 
 
@@ -136,7 +130,9 @@ def test_every_layer_saves_the_bytes_of_the_table() -> None:
         # transformers pads the values of latent attention for FlashAttention 2.
         is_latent = any(core.latent for core in operators_of(kind, Attention))
         saved = layer["figures"]["sdpa" if is_latent else "flash_attention_2"]["saved_bytes"]["token"]
-        error = eager_bytes(kind, EagerForm()) / saved - 1
+        # A dropout's mask has one byte on a GPU, and on a CPU two, like its input (torch's aten Dropout.cpp).
+        masks = sum(each.width for each in operators_of(kind, Keep) if each.bytes == 1)
+        error = (eager_bytes(kind, EagerForm()) + masks) / saved - 1
         if abs(error) > SAVED_ERRORS.get(models()[key].hf_config["model_type"], 0.006):
             wrong[key] = error
     assert wrong == {}

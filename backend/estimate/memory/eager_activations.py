@@ -262,6 +262,8 @@ def _eager_linear(linear: Linear, form: EagerForm, adapted: int) -> float:
         return adapted * linear.inputs * (copied + form.drops)
     readers = linear.parts if form.trained else adapted
     masks = linear.inputs * adapted if form.drops else 0.0
+    if linear.casts_input and readers and form.element < 4 and not form.casts:
+        return 4 * linear.inputs
     if linear.after_norm:
         copies = readers if form.casts or form.drops else 0 if linear.beside else min(readers, 1)
         return form.element * linear.inputs * copies + masks

@@ -83,22 +83,22 @@ def check_modelled(job: Job, shape: ModelShape) -> None:
 
     Megatron-Core's latent attention over chosen keys is described (model/chosen_keys.py), but not the loss with which a
     job may train its indexer, and not Qwen4's choice of blocks. Of mcore-bridge's models with a separate gate of
-    attention, Muse Glimmer is described, which has one gate for each channel. Stages pass embeddings of every layer on
-    (model/mm_gpts/gemma4.py _pack_pp_output).
+    attention, Muse Glimmer is described, which has one gate for each channel.
 
     Megatron's hyper-connections (DeepSeek-V4, GLM-5.3) are in no release of Megatron-Core.
 
-    Ling's own code runs its layers for multi-token prediction, whose work and logits are not counted. What the layers
-    of Ling's hybrid models save is not described for any engine.
+    Ling's own code runs its layers for multi-token prediction, whose work and logits are not counted. What the linear
+    attention of Ling 2.5 saves is described for ms-swift's Megatron alone, and that of Ling 3 for no engine.
     """
-    if shape.is_only_counted or (job.traits.is_megatron and shape.has_connections):
+    megatron = job.traits.is_megatron
+    if shape.is_only_counted or (shape.has_connections if megatron else shape.has_lightning_attention):
         raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
-    if shape.own_mtp and shape.runs_mtp and not job.traits.is_megatron:
+    if shape.own_mtp and shape.runs_mtp and not megatron:
         raise _not_modelled("model", f"{shape.model_type}, num_nextn_predict_layers: {shape.own_mtp}")
     is_other = shape.is_sparse and (not shape.mla or shape.mla.gate != "none")
-    if job.traits.is_megatron and (is_other or shape.has_gate_of_heads or shape.has_per_layer_inputs):
+    if megatron and (is_other or shape.has_gate_of_heads):
         raise _not_modelled("model", f"{shape.model_type}, {job.engine}")
-    if job.traits.is_megatron and shape.is_sparse and job.extra.get("dsa_indexer_loss_coeff"):
+    if megatron and shape.is_sparse and job.extra.get("dsa_indexer_loss_coeff"):
         raise _not_modelled("extra", f"dsa_indexer_loss_coeff, {job.engine}")
 
 

@@ -4,6 +4,7 @@ The formulas of the schedule and of tensor and sequence parallelism are those of
 2205.05198). megatron_layer.py has the memory of one layer. The results were compared with published B200 runs.
 """
 
+import itertools
 from collections.abc import Hashable
 from functools import partial
 
@@ -39,14 +40,38 @@ from backend.estimate.memory.terms import (
     StageMemory,
     peak_moment,
 )
-from backend.estimate.model.layers import ModelLayers
+from backend.estimate.model.layers import ModelLayers, operators_of
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
 from backend.job.memory_traits import MemoryTraits
+from backend.job.model.operators import Attention
 
 SOFTMAX_BYTES = 4
 """Bytes per token and vocabulary entry that a loss keeps for its backward pass: the softmax in fp32 (megatron-core
 0.16.1 tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py)."""
+
+
+@frozen_dataclass
+class LayerInputs:
+    """Bytes for one micro-batch of the layers' own embeddings (Gemma 4), and of the keys that layers share."""
+
+    first: Number
+    """What the first stage keeps."""
+    received: Number
+    """What each later chunk keeps of the tensor that it receives, beside its input."""
+    keys: Number
+    """The same of shared keys and values, if the layers that project them are on earlier stages."""
+    borrowing: tuple[bool, ...]
+    """For each kind of layers, whether it reads keys of an earlier layer."""
+    gradients: Number
+    """What the backward pass of a layer needs."""
+
+    def of_chunk(self, chunk: Chunk) -> Number:
+        """Return what a chunk keeps."""
+        if chunk.first:
+            return self.first
+        borrows = all(self.borrowing[kind] for kind, count in enumerate(chunk.counts) if count)
+        return self.received + self.keys if borrows else self.received
 
 
 @frozen_dataclass
@@ -65,6 +90,8 @@ class PlanCosts:
     mtp_unit: Number
     """What an MTP layer keeps under full recompute: the hidden state and the embedding, which it reads, and its copy
     among the inputs of the output layer."""
+    layer_inputs: LayerInputs | None = None
+    """What embeddings of the layers' own need, if they have any."""
     passed_on: Number | None = None
     """The embedding that each chunk after the first passes on to the MTP layers in mcore-bridge's models with images;
     it arrives in one tensor with the chunk's input (1.6.5 model/gpt_model.py)."""
@@ -107,6 +134,7 @@ def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) 
         passed_on=unit if layers.mtp and layers.vision else None,
         tower=tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
         embedding=_embedding_norm(layers, plan, run),
+        layer_inputs=_layer_inputs(layers, plan, run) if layers.layer_inputs else None,
     )
 
 
@@ -115,6 +143,31 @@ def _embedding_norm(layers: ModelLayers, plan: Plan, run: Run) -> Number:
     if not layers.bare_embedding_norm or not run.weights_trained:
         return 0.0
     return 4 * layers.output.hidden * plan.tokens * plan.context
+
+
+def _layer_inputs(layers: ModelLayers, plan: Plan, run: Run) -> LayerInputs:
+    """Return what the layers' own embeddings need (mcore-bridge 1.6.5 model/mm_gpts/gemma4.py Gemma4TextGPTModel).
+
+    Every rank norms those of the whole sequence and of all channels, and keeps the channels of its part of TP for the
+    layers. The norm keeps nothing if the weights are frozen. Between stages they come in one tensor with the keys and
+    values that later layers share. With sequence parallelism the chunk reshapes them, which copies them
+    (unpack_pp_input), and the first norm copies its input out of it. Each layer's backward pass makes a gradient of all layers' embeddings, and adds it to their sum.
+    """
+    one = 2 * layers.layer_inputs * plan.tokens / plan.tensor
+    copies = choose(plan.sequence_parallel, choose(plan.tensor > 1, 2, 1), 1)
+    cores = [operators_of(kind, Attention) for kind in layers.kinds]
+    shared = {
+        core.window: 2 * (core.key_dim + core.value_dim) * larger(core.kv_heads / plan.tensor, 1)
+        for core in itertools.chain.from_iterable(cores)
+        if core.borrows_keys
+    }
+    return LayerInputs(
+        first=one * run.trained.language + (one * plan.tensor if run.weights_trained else 0.0),
+        received=copies * one + 2 * layers.output.hidden * plan.tokens * plan.whole_share,
+        keys=copies * plan.tokens * sum(shared.values()),
+        borrowing=tuple([any(core.borrows_keys for core in each) for each in cores]),
+        gradients=2 * one if run.weights_trained else 0.0,
+    )
 
 
 @frozen_dataclass
@@ -143,6 +196,8 @@ def _stage_contents(
     if memory.cached_weight_gradients and run.weights_trained:
         cached = piece("workspace_cached", cached_gradients(layers, plan, stage), bytes_each=2, elements=None)
         workspace = joined(LIBRARIES, cached, GROUPED) if stage.has_experts else joined(LIBRARIES, cached)
+    if costs.layer_inputs is not None:
+        workspace = joined(workspace, token_piece("workspace_layer_inputs", costs.layer_inputs.gradients, plan))
     moments = [costs.kinds[kind].moment for kind, count in enumerate(stage.counts) if count]
     if stage.last:
         moments += _head_moments(layers, plan, memory, run)
@@ -242,6 +297,8 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, chunk_saved: dict[Hashabl
         flying = counts[place]
         if costs.passed_on is not None and not chunk.first:
             total = total + flying * costs.passed_on
+        if costs.layer_inputs is not None:
+            total = total + flying * costs.layer_inputs.of_chunk(chunk)
         sizes = chunk.counts
         if sizes not in chunk_saved:
             chunk_saved[sizes] = _chunk_saved(plan, costs, chunk)
@@ -274,6 +331,9 @@ def _saved_products(plan: Plan, stage: Stage, costs: PlanCosts, counts: tuple[Nu
     if costs.passed_on is not None:
         live = sum(flying for chunk, flying in chunks if not chunk.first)
         pieces.append(token_piece("activations_passed_on", live * costs.passed_on, plan, micro_batches=live))
+    if costs.layer_inputs is not None:
+        kept = sum(costs.layer_inputs.of_chunk(chunk) * flying for chunk, flying in chunks)
+        pieces.append(token_piece("activations_layer_inputs", kept, plan))
     if stage.first:
         sizes = {"micro_batches": counts[0], "patches": plan.vision_patches}
         pieces.append(piece("activations_tower", counts[0] * costs.tower, **sizes, bytes_per_patch=None))

@@ -120,7 +120,7 @@ def _norm_items(norm: Norm, saved: float, *, in_mlp: bool) -> Iterator[_Item]:
     transformer/moe/shared_experts.py set_save_original_input).
     """
     if norm.heads:
-        yield _Item(spread="split", bytes=2 * norm.width)
+        yield _Item(spread="groups" if norm.of_keys else "split", bytes=2 * norm.width)
         return
     # mcore's `mlp` recompute includes the fused norm; `layernorm` affects only norms that are separate modules.
     dropped = ("mlp",) if in_mlp else ("layernorm",) if norm.detached else ()
@@ -138,7 +138,8 @@ def _attention_items(attention: Attention, context_a2a: bool, *, copied: bool) -
     outputs = 2 * attention.heads * attention.value_dim
     keys = 2 * attention.kv_heads * (attention.key_dim + attention.value_dim)
     yield _Item(spread="split", bytes=2 * attention.heads * attention.key_dim, dropped_by=up)
-    yield _Item(spread="groups", bytes=keys, dropped_by=up)
+    if not attention.borrows_keys:
+        yield _Item(spread="groups", bytes=keys, dropped_by=up)
     yield _Item(spread="split", bytes=outputs * (2 if context_a2a else 1))
     yield _Item(spread="split", bytes=4 * attention.heads, dropped_by=("core_attn",))
     if copied:
@@ -146,11 +147,16 @@ def _attention_items(attention: Attention, context_a2a: bool, *, copied: bool) -
 
 
 def _activation_items(activation: Activation, saved: float) -> Iterator[_Item]:
-    """Yield the input, and the output, which the down-projection needs for the gradient of its weight."""
+    """Yield the input, and the output, which the down-projection needs for the gradient of its weight.
+
+    Without a fused kernel, the product of both halves saves the function's output, and the other half with an offset
+    (megatron-core 0.16.1 transformer/mlp.py glu).
+    """
     modules = {"mlp": ("mlp",), "shared_experts": ("shared_experts", "moe"), "moe": ("moe",)}[activation.module]
     recomputed_output = (*modules, "moe_act") if activation.module == "moe" else modules
     spread: Spread = "routed" if activation.module == "moe" else "split"
-    yield _Item(spread=spread, bytes=2 * activation.width * (2 if activation.gated else 1), dropped_by=modules)
+    halves = (2 if activation.gated else 1) + (2 if activation.gelu else 0)
+    yield _Item(spread=spread, bytes=2 * activation.width * halves, dropped_by=modules)
     yield _Item(spread=spread, bytes=saved * activation.width, dropped_by=recomputed_output, weight_only=True)
 
 

@@ -159,7 +159,7 @@ def _rank_parameters(
             expert = expert + count * (counts.expert // experts)
     table = _table(layers, tensor, padding) if stage.first or stage.last else 0
     if stage.first:
-        dense = dense + table + layers.positions + (layer_counts(layers.stem).total if layers.stem else 0)
+        dense = dense + table + layers.positions + _stem(layers, tensor, padding)
     if stage.last:
         dense = dense + layers.output.hidden
         # A stage with both ends has one copy of a tied weight; with PP > 1 the first and the last stage each have one.
@@ -178,6 +178,16 @@ def _rank_parameters(
 
 
 _cached_rank_parameters = lru_cache(maxsize=4096)(_rank_parameters)
+
+
+def _stem(layers: ModelLayers, tensor: Number, padding: int) -> Number:
+    """Return the parameters on one rank of what runs before the layers, with the table of the layers' own embeddings.
+    mcore-bridge gives it the padded vocabulary of the other table (1.6.5 model/mm_gpts/gemma4.py)."""
+    if not layers.stem:
+        return 0
+    counts, width = layer_counts(layers.stem), layers.layer_inputs
+    vocabulary = padded_vocabulary(layers.embedding // layers.output.hidden, tensor, padding)
+    return counts.split // tensor + counts.whole + counts.expert + vocabulary * width // tensor
 
 
 def _table(layers: ModelLayers, tensor: Number, padding: int) -> Number:

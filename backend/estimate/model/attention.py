@@ -21,8 +21,13 @@ def full_attention(
         parameters = {"heads": d * min(parts, 2), "whole": width, "bare": 0}[attention.qk_norm]
         values = keys * attention.value_norm
         head_norm = (Norm(width=width + values, parameters=parameters, heads=True, in_fp32=in_fp32),)
-        # mcore-bridge's norm without weights saves its input in fp32.
+        # mcore-bridge's norms without weights save their input in fp32.
         head_norm += (Keep(width=width, split=True),) if own_module else ()
+        if megatron and values:
+            head_norm = (
+                Norm(width=queries, parameters=d, heads=True, in_fp32=in_fp32),
+                Norm(width=keys + 2 * values, parameters=d, heads=True, of_keys=True, in_fp32=in_fp32),
+            )
     sinks = (Parameters(count=attention.heads, share="split"),) if attention.sinks else ()
     return (
         Linear(
@@ -45,6 +50,7 @@ def full_attention(
             key_dim=d,
             value_dim=width_of_values,
             window=attention.window,
+            borrows_keys=megatron and parts == 1,
             stores_scores=attention.stores_scores,
             sinks=attention.sinks,
             rounds_softmax=attention.rounds_softmax,
@@ -95,15 +101,27 @@ def _gate_of_bridge(attention: FullAttention, hidden: int) -> tuple[Operator, ..
     )
 
 
-def latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
-    """Return DeepSeek's attention; Megatron keeps its down-projections whole on every TP rank."""
+def latent_attention(mla: Mla, h: int, *, megatron: bool = False) -> tuple[Operator, ...]:
+    """Return DeepSeek's attention; Megatron keeps its down-projections whole on every TP rank.
+
+    In transformers the value is a view of the up-projection's output, which therefore stays allocated. Megatron keeps
+    the rotary key. That the norms' outputs are kept for the up-projections, fused_bytes counts with the norms.
+    """
     key, a = mla.nope_dim + mla.rope_dim, mla.heads
     return (
-        *_latent_query(mla, h, a * key),
-        Linear(name="kv_down", inputs=h, outputs=mla.kv_lora + mla.rope_dim, share="whole", after_norm=True),
+        *_latent_query(mla, h, a * key, megatron=megatron),
+        Linear(
+            name="kv_down", inputs=h, outputs=mla.kv_lora + mla.rope_dim, share="whole", after_norm=True, beside=True
+        ),
         Norm(width=mla.kv_lora, parameters=mla.kv_lora),
-        Keep(width=mla.rope_dim),
-        Linear(name="kv_up", inputs=mla.kv_lora, outputs=a * (mla.nope_dim + mla.value_dim), share="split"),
+        Keep(width=mla.rope_dim) if megatron else Keep(width=a * mla.nope_dim),
+        Linear(
+            name="kv_up",
+            inputs=mla.kv_lora,
+            outputs=a * (mla.nope_dim + mla.value_dim),
+            share="split",
+            after_norm=not megatron,
+        ),
         *((Parameters(count=a, share="split"),) if mla.sinks else ()),
         *(_indexer(mla.indexer, mla, h) if mla.indexer else ()),
         Attention(
@@ -120,14 +138,15 @@ def latent_attention(mla: Mla, h: int) -> tuple[Operator, ...]:
     )
 
 
-def _latent_query(mla: Mla, h: int, outputs: int) -> tuple[Operator, ...]:
+def _latent_query(mla: Mla, h: int, outputs: int, *, megatron: bool) -> tuple[Operator, ...]:
     """Return the projections of the queries, with the gate's if both read the same input."""
     if not mla.q_lora:
         return (Linear(name="q", inputs=h, outputs=outputs, share="split", after_norm=True),)
     down = Linear(name="q_down", inputs=h, outputs=mla.q_lora, share="whole", after_norm=True)
     norm = Norm(width=mla.q_lora, parameters=mla.q_lora)
     if mla.gate != "query":
-        return (down, norm, Linear(name="q_up", inputs=mla.q_lora, outputs=outputs, share="split"))
+        up = Linear(name="q_up", inputs=mla.q_lora, outputs=outputs, share="split", after_norm=not megatron)
+        return (down, norm, up)
     joined = 2 * mla.q_lora
     wide = Linear(name="q_gate_proj", inputs=joined, outputs=outputs + mla.heads * mla.value_dim, share="split")
     return (down, norm, Keep(width=joined, weight_only=True), wide)

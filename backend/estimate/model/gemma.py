@@ -1,16 +1,18 @@
 """Operators of Gemma 3n and Gemma 4 around attention and FFN: AltUp, Laurel, and the layers' own embeddings."""
 
-from backend.job.model.operators import Activation, AltUp, Keep, Linear, Norm, Operator
+from backend.job.model.operators import Activation, AltUp, Keep, Linear, Norm, Operator, Share
 from backend.job.model.shape import LayerShape
 
 
-def before_layers(kind: LayerShape, layers: int, hidden: int) -> tuple[Operator, ...]:
+def before_layers(kind: LayerShape, layers: int, hidden: int, *, megatron: bool = False) -> tuple[Operator, ...]:
     """Return what runs once before the layers (modeling_gemma3n.py Gemma3nTextModel.forward, modeling_gemma4.py
-    project_per_layer_inputs); nothing for other models."""
+    project_per_layer_inputs; mcore-bridge 1.6.5 model/mm_gpts/gemma4.py Gemma4TextGPTModel); nothing for other models.
+    """
+    share: Share = "split" if megatron else "whole"
     operators: list[Operator] = []
     if width := kind.per_layer * layers:
         operators += (
-            Linear(name="per_layer_model_projection", inputs=hidden, outputs=width, share="whole", after_norm=True),
+            Linear(name="per_layer_model_projection", inputs=hidden, outputs=width, share=share, after_norm=True),
             Norm(width=width, parameters=kind.per_layer, in_fp32=True),
         )
     if kind.altup:
@@ -76,11 +78,22 @@ def laurel(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
     )
 
 
-def per_layer_gate(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
-    """Return the gate by the layer's own embedding of a token (modeling_gemma4.py Gemma4TextDecoderLayer)."""
+def per_layer_gate(kind: LayerShape, hidden: int, *, megatron: bool = False) -> tuple[Operator, ...]:
+    """Return the gate by the layer's own embedding of a token (modeling_gemma4.py Gemma4TextDecoderLayer). Megatron's
+    form reads the embedding from the tensor of all layers, which is counted once."""
     width = kind.per_layer
     if not width:
         return ()
+    if megatron:
+        return (
+            Linear(name="per_layer_input_gate", inputs=hidden, outputs=width, share="split", after_norm=True),
+            # The projection's input, the function's input and output, and the product.
+            Keep(width=hidden, weight_only=True),
+            Keep(width=2 * width, split=True),
+            Keep(width=width, split=True, weight_only=True),
+            Linear(name="per_layer_projection", inputs=width, outputs=hidden, share="split"),
+            Norm(width=hidden, parameters=hidden, is_joined=True),
+        )
     return (
         Linear(name="per_layer_input_gate", inputs=hidden, outputs=width, share="whole", after_norm=True),
         # The function's input and output, the embedding, and the product that the next projection reads.

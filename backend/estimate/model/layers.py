@@ -123,6 +123,9 @@ class ModelLayers:
     """As in ModelShape (backend/job/model/shape.py)."""
     bare_embedding_norm: bool = False
     """As in ModelShape."""
+    layer_inputs: int = 0
+    """Width of the layers' own embeddings of a token, of all layers together, in Megatron's form. TP divides their
+    table by the vocabulary, and `positions` does not have it."""
     vision: VisionLayers | None
     mtp: int = 0
     """Layers for multi-token prediction (MTP), which follow the decoder and predict with its output layer."""

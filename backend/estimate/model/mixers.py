@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from backend.job.model.attention_shape import ConvolvedAttention
 from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention, ShortConvolution, StateSpace
-from backend.job.model.operators import Attention, Keep, Linear, Mixing, Norm, Operator, Recurrence
+from backend.job.model.operators import Attention, Keep, Linear, Mixing, Norm, Operator, Parameters, Recurrence
 
 SCAN_CHUNK = 2048
 """Tokens after which Mamba 1's kernel keeps a state (state-spaces/mamba @e9594ce1c732 csrc/selective_scan/
@@ -35,16 +35,56 @@ def gated_delta_net(net: GatedDeltaNet, hidden: int) -> tuple[Operator, ...]:
     )
 
 
-def lightning_attention(attention: LightningAttention, hidden: int) -> tuple[Operator, ...]:
-    """Return the linear attention of inclusionAI/Ring-V2.5 models/modeling_bailing_moe_v2_5.py, for its parameters."""
+def lightning_attention(attention: LightningAttention, hidden: int, *, megatron: bool = False) -> tuple[Operator, ...]:
+    """Return the linear attention of inclusionAI/Ring-V2.5 models/modeling_bailing_moe_v2_5.py; without `megatron` for
+    its parameters alone."""
     width, head_dim = attention.heads * attention.head_dim, attention.head_dim
     norms = (Norm(width=2 * width, parameters=2 * head_dim, heads=True),) if attention.normed else ()
+    norm: tuple[Operator, ...] = (Norm(width=width, parameters=width),)
+    if megatron:
+        norm = _lightning_core(attention)
     return (
         Linear(name="qkv", inputs=hidden, outputs=3 * width, share="split", parts=3, after_norm=True),
         *norms,
-        Norm(width=width, parameters=width),
+        *norm,
         Linear(name="g_proj", inputs=hidden, outputs=width, share="split", after_norm=True),
         Linear(name="o", inputs=width, outputs=hidden, share="split"),
+    )
+
+
+def _lightning_core(attention: LightningAttention) -> tuple[Operator, ...]:
+    """Return the recurrence, the norm of its output and the gate of mcore-bridge 1.6.5 model/gpts/bailing_hybrid.py
+    LinearAttention.
+
+    The recurrence saves queries, keys and values, and in fp32 its output and the decay of every head (flash-linear-
+    attention @07815769467e fla/ops/common/fused_recurrent.py FusedRecurrentFunction). Every TP rank gathers the whole
+    output and norms it in fp32. The gate saves the normed output and the sigmoid, and the next projection the product.
+    benchmarks/lightning_attention.py counted the sum on the real module.
+    """
+    width, heads, d = attention.heads * attention.head_dim, attention.heads, attention.head_dim
+    whole: tuple[Operator, ...] = tuple(
+        part
+        for gathered in (False, True)
+        for part in (
+            Keep(width=width, bytes=4, gathered=gathered),
+            Keep(width=width, gathered=gathered, weight_only=True),
+        )
+    )
+    return (
+        Mixing(
+            name="recurrence",
+            parameters=0,
+            # The decay, the outer product of key and value, its addition, and the product with the query.
+            flops=5 * width * d,
+            saved_bytes=2 * 3 * width + 4 * width + 4 * heads,
+            # It writes an fp32 output for every 64 channels of keys, and adds them up.
+            moved_bytes=2 * 3 * width + 4 * width * (2 * -(-d // 64) + 1) + 2 * width,
+            kernels=3,
+        ),
+        Parameters(count=width, share="whole"),
+        *whole,
+        Keep(width=2 * width, split=True),
+        Keep(width=width, split=True, weight_only=True),
     )
 
 

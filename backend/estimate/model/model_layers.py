@@ -55,13 +55,15 @@ def model_layers(shape: ModelShape, megatron: bool = False, mtp: int = 0) -> Mod
         bias=shape.vocab if shape.head_bias else 0,
         after_norm=True,
     )
-    stem = before_layers(last, shape.layers, h)
+    stem = before_layers(last, shape.layers, h, megatron=megatron)
     kinds = tuple(_layer(kind, h, megatron=megatron) for kind in shape.kinds)
+    layer_inputs = last.per_layer * shape.layers if megatron else 0
     # Megatron-Core builds MTP layers only if a job asks for them.
     own = shape.own_mtp and not megatron
     return ModelLayers(
         embedding=shape.vocab * h,
-        positions=shape.positions * h + shape.other,
+        positions=shape.positions * h + (0 if layer_inputs else shape.other),
+        layer_inputs=layer_inputs,
         kinds=kinds,
         order=shape.order,
         output=LayerKind(name="output", hidden=h, operators=(*_end(last, h), head)),
@@ -100,7 +102,7 @@ def _layer(kind: LayerShape, hidden: int, *, megatron: bool) -> LayerKind:
         *_part(kind, _feed_forward(kind.ffn, hidden, megatron=megatron), hidden, detached=moe is not None, second=True),
         *(_expert_norms(kind, hidden) if kind.expert_norms else ()),
         *correct(kind, hidden),
-        *per_layer_gate(kind, hidden),
+        *per_layer_gate(kind, hidden, megatron=megatron),
         *((Parameters(count=kind.other, share="whole"),) if kind.other else ()),
         # What the weights multiply: the residual stream and what is added to it, each twice.
         *((Keep(width=4 * hidden, is_residual=True, weight_only=True),) if kind.scales_residual else ()),
@@ -219,13 +221,15 @@ def _attention(kind: LayerShape, hidden: int, *, megatron: bool) -> tuple[Operat
         return (*beside, *full_attention(attention, hidden, in_fp32=kind.fp32_norms, megatron=megatron))
     if isinstance(attention, Mla):
         is_absorbed = megatron and attention.masked
-        return chosen_keys_attention(attention, hidden) if is_absorbed else latent_attention(attention, hidden)
+        if is_absorbed:
+            return chosen_keys_attention(attention, hidden)
+        return latent_attention(attention, hidden, megatron=megatron)
     if isinstance(attention, CompressedAttention):
         return compressed_attention(attention, hidden)
     if isinstance(attention, ConvolvedAttention):
         return convolved_attention(attention, hidden)
     if isinstance(attention, LightningAttention):
-        return lightning_attention(attention, hidden)
+        return lightning_attention(attention, hidden, megatron=megatron)
     if isinstance(attention, GatedDeltaNet):
         return gated_delta_net(attention, hidden)
     if isinstance(attention, StateSpace):
@@ -261,6 +265,7 @@ def _ffn(ffn: Ffn, h: int) -> tuple[Operator, ...]:
             unfused=ffn.unfused,
             xielu=ffn.xielu,
             sparse=ffn.sparse,
+            gelu=ffn.gelu,
         ),
         Linear(name="down", inputs=f, outputs=h, share="split", whole_bias=h if ffn.bias else 0),
     )
@@ -326,6 +331,7 @@ def _shared_experts(moe: Experts, h: int) -> tuple[Operator, ...]:
             width=moe.shared_width,
             gated=moe.gated,
             module="shared_experts",
+            gelu=moe.gelu,
             clamped=moe.shared_clamped,
             clamps_output=moe.clamps_output,
             clamps_silu=moe.clamps_silu,
@@ -347,6 +353,7 @@ def _router(moe: Experts, h: int) -> tuple[Operator, ...]:
             bias=moe.count if moe.bias else 0,
             after_norm=True,
             beside=bool(moe.shared_width),
+            casts_input=moe.fp32_router,
         ),
     )
 

@@ -46,6 +46,7 @@ def model_parameters(layers: ModelLayers) -> int:
     output = layer_counts(layers.output).total - (layers.embedding if layers.tied else 0)
     total = layers.embedding + layers.positions + output + (layer_counts(layers.stem).total if layers.stem else 0)
     total += sum(count * (layer_counts(kind).total + kind.buffer) for kind, count in held_kinds(layers))
+    total += layers.embedding // layers.output.hidden * layers.layer_inputs
     return total + (sum(vision_parameters(layers.vision)) if layers.vision else 0)
 
 

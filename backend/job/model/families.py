@@ -360,6 +360,16 @@ FAMILIES: Mapping[str, Family] = {
 }
 """By model_type of the text model, without the suffix `_text`."""
 
+FP32_ROUTERS = frozenset(
+    {
+        "axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe", "ernie4_5_vl_moe",
+        "glm4_moe", "glm4_moe_lite", "glm4v_moe", "glm5_next", "glm_moe_dsa", "hy_v3", "hy_v4", "kimi_k2",
+        "kimi_linear", "kimi_vl", "mimo_v2_flash", "nemotron_h", "solar_open",
+    }
+)  # fmt: skip
+"""Types whose router casts its input to fp32 (transformers 5.6.0 and 5.19 modeling_*.py, and the model's own code,
+`F.linear(hidden_states.type(torch.float32), self.weight.type(torch.float32))`)."""
+
 DROPOUT_KEYS = ("residual_dropout", "resid_pdrop", "hidden_dropout")
 """Names of the share that training drops from what attention and FFN add to the residual stream."""
 

@@ -83,6 +83,8 @@ class Family:
     """As `dense` in Experts."""
     fp32_routing: bool = False
     """As in Experts: transformers' router computes its weights in fp32 and does not cast them."""
+    fp32_router: bool = False
+    """As in Experts; families.py FP32_ROUTERS sets it."""
     single_experts: bool = False
     """As `single` in Experts."""
     leaf_experts: bool = False

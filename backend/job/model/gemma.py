@@ -53,7 +53,7 @@ def _gemma4_layer(
         value_norm=not is_shared,
     )
     width = config.size("intermediate_size") * (2 if config.flag("use_double_wide_mlp") and is_shared else 1)
-    ffn: Ffn | Experts = Ffn(width=width, gated=True)
+    ffn: Ffn | Experts = Ffn(width=width, gated=True, gelu=True)
     other = 0
     if mixes:
         count, hidden = config.size("num_experts"), config.size("hidden_size")
@@ -63,6 +63,7 @@ def _gemma4_layer(
             width=config.size("moe_intermediate_size"),
             gated=True,
             shared_width=width,
+            gelu=True,
         )
         # Two scales of the router.
         other = hidden + count

@@ -33,6 +33,8 @@ class Norm:
     (Megatron-Core)."""
     heads: bool = False
     """Whether it normalises each attention head; its output is then the input of the attention."""
+    of_keys: bool = False
+    """Whether these are heads of keys and values, of which each TP rank has at least one (Megatron-Core)."""
     in_fp32: bool = False
     """Whether an RMSNorm casts its output after the product with its weight, and not before (Gemma)."""
     layer_norm: bool = False
@@ -70,6 +72,8 @@ class Linear:
     """Its input is the output of a norm over the residual stream."""
     beside: bool = False
     """Another projection reads the same output of a norm."""
+    casts_input: bool = False
+    """Whether its module casts its input to fp32, as routers do."""
     untrained: bool = False
     """Whether it runs without gradients, even if it is trainable (the projections of an indexer)."""
 
@@ -92,6 +96,8 @@ class Attention:
     rotated queries and keys."""
     latent: bool = False
     """Query, key and value are computed from low-rank inputs that are saved too (MLA)."""
+    borrows_keys: bool = False
+    """Whether keys and values are those that an earlier layer keeps (Gemma 4)."""
     stores_scores: bool = False
     """As in FullAttention (shape.py)."""
     sinks: Sinks = ""
@@ -243,6 +249,8 @@ class Activation:
     """As in Experts."""
     unfused: bool = False
     """Whether transformers computes it in several steps (gelu_new)."""
+    gelu: bool = False
+    """Whether the gated function is GELU by tanh (Gemma 4), which Megatron-Core computes in several steps."""
     xielu: bool = False
     """Whether it is xIELU (Apertus), which transformers computes in several steps."""
     sparse: bool = False

@@ -10,7 +10,7 @@ from typing import Any
 from backend.job.model.attention_shape import FullAttention, Mla, QkNorm
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
-from backend.job.model.families import DROPOUT_KEYS, FAMILIES, UNREAD
+from backend.job.model.families import DROPOUT_KEYS, FAMILIES, FP32_ROUTERS, UNREAD
 from backend.job.model.family import FULL, INDEXED, LINEAR, SLIDING, Family, Flag
 from backend.job.model.hybrids import ATTENTION, CONVOLUTION, HYBRID, MAMBA, MLP, MOE, convolution, nemotron_types
 from backend.job.model.linear_shape import GatedDeltaNet
@@ -100,9 +100,10 @@ def _name(model_type: str) -> str:
 def _family(model_type: str) -> Family:
     if not model_type:
         return Family()
-    if _name(model_type) not in FAMILIES:
+    name = _name(model_type)
+    if name not in FAMILIES:
         raise refusal("unsupported_model_type", model_type=model_type, supported=sorted(FAMILIES))
-    return FAMILIES[_name(model_type)]
+    return replace(FAMILIES[name], fp32_router=name in FP32_ROUTERS)
 
 
 def _layer_types(text: Config, family: Family, layers: int) -> list[str]:
@@ -265,6 +266,7 @@ def _ffns(text: Config, family: Family, hidden: int, layers: int) -> list[Ffn | 
         router_bias=family.router_bias,
         dense=family.dense_experts,
         fp32_routing=family.fp32_routing,
+        fp32_router=family.fp32_router,
         single=family.single_experts,
         leaf=family.leaf_experts,
     )

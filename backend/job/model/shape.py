@@ -48,6 +48,8 @@ class Ffn:
     clamps_output: bool = False
     clamps_silu: bool = False
     """As in Experts."""
+    gelu: bool = False
+    """As in Activation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +74,8 @@ class Experts:
     """Width of all shared experts together; 0 if there is none."""
     shared_gate: bool = False
     """Whether the shared expert has its own gate (Qwen2-MoE)."""
+    gelu: bool = False
+    """As in Activation, of the shared expert."""
     router_bias: bool = False
     """A bias per expert for load balancing (DeepSeek-V3)."""
     dense: bool = False
@@ -79,6 +83,8 @@ class Experts:
     did not choose by 0 (Llama 4). Megatron-Core computes only the chosen ones."""
     fp32_routing: bool = False
     """Whether the experts' outputs are multiplied by weights in fp32."""
+    fp32_router: bool = False
+    """Whether transformers' router casts its input to fp32 (DeepSeek-V3)."""
     router_rank: int = 0
     """Width of a router with several layers, which also chooses no expert (ZAYA); 0 for a router of one matrix."""
     single: bool = False
@@ -273,11 +279,15 @@ class ModelShape:
     def is_only_counted(self) -> bool:
         """Return whether a layer's description gives its parameters, and neither its memory nor its time."""
         return self.only_counted or any(
-            isinstance(each, LightningAttention)
-            or (isinstance(each, CompressedAttention) and each.shares_entries)
+            (isinstance(each, CompressedAttention) and each.shares_entries)
             or (isinstance(each, Mla) and each.gate == "heads")
             for each in self._mixers()
         )
+
+    @cached_property
+    def has_lightning_attention(self) -> bool:
+        """Return whether layers have linear attention with fixed decays (Ling 2.5)."""
+        return any(isinstance(each, LightningAttention) for each in self._mixers())
 
     @cached_property
     def has_connections(self) -> bool:
@@ -300,9 +310,10 @@ class ModelShape:
         return max((each.head_dim for each in self._mixers() if isinstance(each, FullAttention)), default=0)
 
     @cached_property
-    def has_per_layer_inputs(self) -> bool:
-        """Return whether layers have embeddings of their own."""
-        return any(kind.per_layer for kind in self.kinds)
+    def layers_with_shared_keys(self) -> int:
+        """Return the number of layers that read keys and values of an earlier layer."""
+        sharing = [isinstance(each, FullAttention) and each.projects == "queries" for each in self._mixers()]
+        return sum(sharing[kind] for kind in self.order)
 
     @cached_property
     def has_sinks(self) -> bool:

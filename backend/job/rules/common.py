@@ -6,7 +6,7 @@ from math import gcd
 from backend.job.batch import can_pack, scaled_rates, written
 from backend.job.checkpointing import can_checkpoint, makes_reentrant_checkpoints
 from backend.job.job import Job
-from backend.job.model import FullAttention, ModelShape
+from backend.job.model import ModelShape
 from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, others_gib, smallest_hosts
 from backend.job.problems import Problem
 from backend.job.rules import scopes
@@ -216,10 +216,7 @@ def shared_keys_checkpoint_without_reentry(job: Job, shape: ModelShape, gpu: Gpu
 
     Seen with transformers 5.6.0 and LLaMA-Factory 0.9.5's checkpoints (tests/engines/test_shared_keys.py).
     """
-    sharing = [
-        isinstance(kind.attention, FullAttention) and kind.attention.projects == "queries" for kind in shape.kinds
-    ]
-    shared_layers = sum(sharing[kind] for kind in shape.order)
+    shared_layers = shape.layers_with_shared_keys
     # What is trained alone above the layer with the keys gets right gradients.
     is_above = job.training.method == "partial" and job.training.trainable_layers <= shared_layers
     if not shared_layers or is_above or not can_checkpoint(job, shape.model_type):

@@ -3,7 +3,7 @@
 from backend.job.job import Job
 from backend.job.megatron_model_types import SWIFT_DEV_MEGATRON
 from backend.job.model import ModelShape
-from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
+from backend.job.model.linear_shape import GatedDeltaNet
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules import scopes
@@ -72,8 +72,18 @@ def megatron_has_the_linear_attention(job: Job, shape: ModelShape, gpu: Gpu) -> 
 def lightning_attention_has_whole_sequences(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore-bridge 1.6.5 model/gpts/bailing_hybrid.py LinearAttention.forward: each rank of context parallelism runs
     the recurrence over its own part of the sequence, from an empty state, and no rank sends its state on."""
-    is_lightning = any(isinstance(kind.attention, LightningAttention) for kind in shape.kinds)
-    if not is_lightning or job.parallel.context == 1:
+    if not shape.has_lightning_attention or job.parallel.context == 1:
         return None
     return problem("lightning_with_context", "parallel.context", model_type=shape.model_type,
                    context=job.parallel.context, edit={"parallel.context": 1})  # fmt: skip
+
+
+@rule(scopes.swift_megatron)
+def shared_keys_are_not_recomputed(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore-bridge 1.6.5 model/modules/transformer_block.py _checkpointed_forward: full recompute runs a layer first
+    without gradients, and later layers read the keys of that pass (model/mm_gpts/gemma4.py shared_kv_states). Their
+    gradients do not reach the layer that projected the keys (counted by benchmarks/layer_inputs.py)."""
+    if not shape.layers_with_shared_keys or job.recompute != "full":
+        return None
+    return problem("shared_keys_recomputed", "parallel.recompute", model_type=shape.model_type,
+                   edit={"parallel.recompute": "selective"})  # fmt: skip

@@ -1,0 +1,63 @@
+"""Ling 2.5 on ms-swift's Megatron.
+
+benchmarks/lightning_attention.py counted the figures on the modules of mcore-bridge 1.6.5 with megatron-core 0.16.1."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.estimate import estimate
+from backend.estimate.memory.megatron_layer import Run, layer_cost
+from backend.estimate.memory.stage import Trained, rank_parameters, stages
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.plan import Plan
+from backend.job.job import Model
+from backend.job.model import parse_model
+from backend.job.problems import ProblemsError
+from backend.job.traits import TRAITS
+from benchmarks.small_models import LING_2_5
+from tests.estimate.cases import job
+from tools.programs import NODE_PYTHON, swift_python
+
+ROOT = Path(__file__).parents[2]
+MEMORY = TRAITS["swift-megatron"].memory
+LAYERS = model_layers(parse_model(LING_2_5), megatron=True)
+TOKENS = 64
+PARAMETERS: dict[str, int] = {}
+"""TP, PP, EP and stage -> parameters of a rank, with its experts."""
+SAVED: dict[str, int] = {}
+"""TP -> bytes"""
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_of_a_rank_are_those_of_the_real_model(name):
+    tensor, pipeline, expert, stage = map(int, name.split())
+    plan = Plan(sequence_length=TOKENS, micro_batches=1, tensor=tensor, pipeline=pipeline, expert=expert)
+    counted = rank_parameters(LAYERS, plan, stages(LAYERS, plan)[stage], Trained(), MEMORY.vocabulary_padding)
+    assert counted.dense + counted.expert == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_saved_bytes_of_a_layer_are_those_of_the_real_module(name):
+    tensor = int(name)
+    plan = Plan(sequence_length=TOKENS, micro_batches=1, tensor=tensor, sequence_parallel=tensor > 1)
+    assert layer_cost(LAYERS.kinds[0], plan, MEMORY, Run(trained=Trained())).saved == SAVED[name]
+
+
+def test_only_megatron_has_an_estimate():
+    made = replace(job(engine="swift-megatron"), model=Model(hf_config=LING_2_5))
+    assert estimate(made).peak_gib > 0
+    with pytest.raises(ProblemsError, match="estimate_not_modelled"):
+        estimate(replace(job(engine="swift-zero3"), model=made.model))
+
+
+@pytest.mark.engines
+@pytest.mark.skipif(swift_python() is None, reason="needs ms-swift")
+def test_the_real_model_still_has_these_figures():
+    command = [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.lightning_attention"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"parameters": PARAMETERS, "saved": SAVED}
