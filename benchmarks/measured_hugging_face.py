@@ -274,14 +274,15 @@ def _runs_math_kernel(row: Mapping[str, Any]) -> bool:
 
 def _tuning(row: Mapping[str, Any]) -> Tuning:
     method = row.get("method") or ""
+    compiled = _fuses_functions(row)
     if not _is_script(row) and row.get("framework") != "transformers":
-        return Tuning(trained=Trained())
+        return Tuning(trained=Trained(), fused_norms=compiled, fused_head_norms=compiled, fused_functions=compiled)
     quantised = method.startswith("qlora") or (_is_script(row) and "qlora" in reference(row))
     lora = "tuner_type=lora" in method or method.startswith("lora")
     kernels = "use_liger_kernel=true" in method or bool(row.get("liger"))
     # Liger's fused loss stores no logits.
     liger = kernels and not row.get("logits_bytes")
-    fused = kernels or _fuses_functions(row)
+    fused = kernels or compiled
     upcasts_rest = row.get("base_bytes") == 4 or (quantised and not _is_script(row) and habits_of(row).upcasts_rest)
     return Tuning(
         trained=trained(method),
@@ -345,15 +346,15 @@ def _cache_bytes(layers: ModelLayers, plan: Plan) -> float:
 def _single_operators(layers: ModelLayers, plan: Plan, is_compiled: bool) -> float:
     """Return what torchtitan's operator-wise checkpointing saves besides each layer's input.
 
-    It saves every second GEMM (q, v, gate, down) and the output of the attention with its statistics
-    (torchtitan/distributed/activation_checkpoint.py). Nothing in backward reads the output of `down`, so a compiled
-    layer does not save it (torch 2.13 _functorch/partitioners.py min_cut_rematerialization_partition).
+    It saves every second GEMM (q, v, gate, down), the output of the attention with its statistics, and no grouped GEMM
+    of experts (torchtitan/distributed/activation_checkpoint.py). Nothing in backward reads the output of `down`, so a
+    compiled layer does not save it (torch 2.13 _functorch/partitioners.py min_cut_rematerialization_partition).
     """
     per_token = 0.0
     for operator in layers.kinds[0].operators:
         if isinstance(operator, Attention):
             per_token += operator.heads * (2 * operator.key_dim + 2 * operator.value_dim + 4)
             per_token += 2 * operator.kv_heads * operator.value_dim
-        elif isinstance(operator, Activation):
+        elif isinstance(operator, Activation) and operator.module != "moe":
             per_token += 2 * operator.width + (0 if is_compiled else 2 * layers.output.hidden)
     return layers.count * per_token * float(plan.tokens)

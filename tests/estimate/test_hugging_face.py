@@ -8,6 +8,7 @@ from backend.estimate import estimate
 from backend.estimate.estimate import estimate_memory
 from backend.estimate.memory.eager_activations import EagerForm, eager_bytes
 from backend.estimate.memory.hugging_face import data_parallel_memory
+from backend.estimate.memory.reserved import RESERVED_PER_ALLOCATED, reserved_bytes
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import STATIC_BYTES
 from backend.estimate.memory.tuning import Tuning, form_of
@@ -366,3 +367,30 @@ def test_shared_keys_store_their_scores_on_gpus_without_flash_attention():
     more = 36 * micro_batch_tokens * (4 * 32 * 2048 + 4 * 3 * 32 * 128 - 2 * (32 + 2 * 8) * 128)
     assert volta - ampere == pytest.approx(more / 2**30)
     assert masked < volta
+
+
+def test_fsdp_reserves_the_shards_of_gradients_beside_the_loss():
+    """FSDP allocates them in its own stream, so the logits of the next step cannot use their memory (torch 2.13
+    _fsdp_collectives.py foreach_reduce)."""
+    layers = model_layers(resolve_model(Model(preset="qwen3-8b")))
+    fsdp, zero = (
+        data_parallel_memory(
+            layers,
+            Plan(data=8, sequence_length=8192, micro_batches=1, recompute="full"),
+            TRAITS[f"llamafactory-{engine}"].memory,
+            Tuning(trained=Trained()),
+        )
+        for engine in ("fsdp", "zero3")
+    )
+    assert fsdp.gradients == 0, "the loss needs most, before there are gradients"
+    assert fsdp.apart == pytest.approx(4 * 8190735360 / 8, rel=0.001)
+    assert reserved_bytes(fsdp) == RESERVED_PER_ALLOCATED * (fsdp.peak + fsdp.apart)
+    assert zero.apart == 0
+
+
+def test_shards_of_gradients_that_are_there_at_the_peak_are_counted_once():
+    layers = model_layers(resolve_model(Model(preset="qwen3-8b")))
+    plan = Plan(data=2, sequence_length=512, micro_batches=1, recompute="full")
+    memory = data_parallel_memory(layers, plan, TRAITS["llamafactory-fsdp"].memory, Tuning(trained=Trained()))
+    assert memory.gradients >= 4 * 8190735360 / 2
+    assert 0 <= memory.apart < memory.gradients / 2

@@ -84,3 +84,10 @@ def test_a_row_of_qlora_without_autocast_has_no_16_bit_copy_of_the_output_layer(
     }
     embedding_gib = SHAPE["vocab"] * SHAPE["hidden"] / 2**30
     assert gib(**run) - gib(**run, autocast=False) == pytest.approx(2 * embedding_gib, rel=0.05)
+
+
+def test_a_compiled_run_of_torchtitan_saves_no_output_of_a_norm_or_function():
+    run = {"source": "runs of torchtitan", "framework": None, "fsdp": 8, "zero": 3, "recompute": "none"}
+    eager, compiled = (gib(**run, notes=f"2024-02, packing{more}") for more in ("", ", compile"))
+    function_gib = 36 * 4096 * 2 * SHAPE["ffn"] / 2**30
+    assert eager - compiled > function_gib

@@ -6,15 +6,16 @@ computes the states that ranks divide. hugging_face_step.py has the moments of a
 saved tensors of the modules.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 
-from backend.estimate.array_ops import Number
-from backend.estimate.memory.hugging_face_step import step_moments
+from backend.estimate.array_ops import ZERO, Number, choose, larger, smaller
+from backend.estimate.memory.hugging_face_step import UNREDUCED, step_moments
 from backend.estimate.memory.memory_term import NOTHING, Piece, joined, piece, products_of
 from backend.estimate.memory.rollout import beside_training
 from backend.estimate.memory.sharding import sharded_states
 from backend.estimate.memory.stage import RankParameters, Trained
-from backend.estimate.memory.terms import LIBRARIES, StageMemory, peak_moment
+from backend.estimate.memory.terms import LIBRARIES, Moment, StageMemory, peak_moment
 from backend.estimate.memory.tuning import Tuning
 from backend.estimate.model.adapters import (
     CopiedPart,
@@ -42,7 +43,8 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
     element = 4 if tuning.single_precision or tuning.upcasts_rest else memory.frozen_bytes
     states = sharded_states(layers, plan, memory, parameters, element, _packed_elements(layers, tuning))
     reference, reference_host = _reference(plan, memory, tuning, parameters)
-    peak = peak_moment(step_moments(layers, plan, memory, tuning, parameters, states))
+    moments = step_moments(layers, plan, memory, tuning, parameters, states)
+    peak = peak_moment(moments)
     weights = joined(states.weights, reference)
     always = joined(LIBRARIES, _pack_masks(plan, tuning), *beside_training(tuning.rollout))
     return StageMemory(
@@ -56,8 +58,28 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
         logits=peak.logits,
         workspace=peak.workspace + always.bytes,
         host=states.host + reference_host,
+        apart=_apart(moments, plan, memory, states.gradients.bytes, peak),
         products=products_of(weights, states.optimizer, peak, states.buckets, always),
     )
+
+
+def _apart(moments: Sequence[Moment], plan: Plan, memory: MemoryTraits, shards: Number, peak: Moment) -> Number:
+    """Return the bytes that torch reserves beside the peak because FSDP allocates the shards of gradients in a stream
+    of its own. They have been freed when the next step needs most, but torch's allocator reuses memory only in the
+    stream that had it.
+
+    torch 2.13: distributed/fsdp/_fully_shard/_fsdp_collectives.py foreach_reduce; FSDP 1's _runtime_utils.py
+    _post_backward_hook; c10/cuda/CUDACachingAllocator.cpp get_free_block.
+    """
+    if not memory.reduces_layers:
+        return ZERO
+    most = ZERO
+    for number, each in enumerate(moments):
+        reduced = smaller(each.gradients, shards)
+        if number < UNREDUCED and memory.accumulates_whole:
+            reduced = choose(plan.micro_batches > 1, 0.0, reduced)
+        most = larger(most, each.total - reduced)
+    return larger(most + shards - peak.total, 0.0)
 
 
 def _pack_masks(plan: Plan, tuning: Tuning) -> Piece:

@@ -26,6 +26,9 @@ from backend.estimate.plan import Plan
 from backend.job.memory_traits import MemoryTraits
 from backend.job.model.operators import AltUp
 
+UNREDUCED = 4
+"""The first moments of a step, when no gradient of its last micro-batch has been reduced."""
+
 
 def step_moments(
     layers: ModelLayers,

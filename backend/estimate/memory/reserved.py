@@ -40,12 +40,12 @@ def reserved_bytes(memory: StageMemory, logits_bytes: float = 0) -> Number:
     `logits_bytes` is what the estimate counts for a logit at the peak, if the loss leaves a gap beside each.
     """
     if not logits_bytes:
-        return RESERVED_PER_ALLOCATED * memory.peak
+        return RESERVED_PER_ALLOCATED * (memory.peak + memory.apart)
     with_gap = 1 + LOGITS_GAP / logits_bytes
-    return RESERVED_PER_ALLOCATED * (memory.peak - memory.logits) + with_gap * memory.logits
+    return RESERVED_PER_ALLOCATED * (memory.peak + memory.apart - memory.logits) + with_gap * memory.logits
 
 
 def segmented_bytes(memory: StageMemory, lengths: Lengths) -> Number:
     """Return the bytes that torch reserves without expandable segments on a GPU of unlimited size."""
     lasting = memory.weights + memory.gradients + memory.optimizer
-    return lasting + SEGMENTED[lengths] * (memory.peak - lasting)
+    return lasting + memory.apart + SEGMENTED[lengths] * (memory.peak - lasting)

@@ -38,6 +38,8 @@ class StageMemory:
     workspace: Number
     host: Number = 0.0
     """Bytes of this rank in host memory, which are not part of `peak`."""
+    apart: Number = 0.0
+    """Bytes that torch reserves beside those of `peak` for another stream (hugging_face.py)."""
     products: Products
     """Returns the products that add up to the terms."""
 
@@ -57,6 +59,10 @@ class Moment:
     workspace: Number = 0.0
     products: Products = tuple
     """Returns the products that add up to these bytes."""
+
+    @property
+    def total(self) -> Number:
+        return self.gradients + self.activations + self.logits + self.workspace
 
 
 def moment(
@@ -86,7 +92,7 @@ def peak_moment(moments: list[Moment]) -> Moment:
     """Return the moment that needs most; a stage that holds the embedding alone has none."""
     best, most = _NOTHING, ZERO
     for moment in moments:
-        total = moment.gradients + moment.activations + moment.logits + moment.workspace
+        total = moment.total
         more = total > most
         if type(more) is ndarray:
             best = Moment(
