@@ -11,17 +11,18 @@ from backend.job.mapping import parameters, parse_job, with_values
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError, errors
 from backend.job.rules import RULES
+from backend.job.rules.clashes import CLASHES, SWIFT_CLASHES
 from backend.job.traits import TRAITS
 from benchmarks.small_models import SMALL_MODELS
 from tests.job.page import check, identities
 from tests.job.rule_cases import CASES, ONLY_THE_USER_KNOWS
 from tests.job.rule_jobs import DENSE, GEMMA_3N, GLM_SHARED, VISION, job_of
 
-OWNED_KEYS = [
-    (DENSE, {"engine": engine, "training.stage": stage, "extra": {key: 1}}, "extra_owned")
+KEYS = [
+    (DENSE, {"engine": engine, "training.stage": stage, "extra": {key: 2}}, "")
     for engine in ("swift-zero3", "llamafactory-zero3")
     for stage in ("pt", "sft", "kto")
-    for key in ENGINES[engine].owned
+    for key in {*ENGINES[engine].owned, *(clash.key for clash in (*CLASHES, *SWIFT_CLASHES))}
 ]
 
 
@@ -42,7 +43,7 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
 def test_no_key_is_refused_by_a_rule_and_by_the_check_of_the_engine():
     """The page would list one mistake twice."""
     twice = {}
-    for base, values, _ in [*CASES, *OWNED_KEYS]:
+    for base, values, _ in [*CASES, *KEYS]:
         job = job_of(base, values)
         refused = {problem.field for problem in check_engine(job) if problem.code in ("extra_owned", "extra_refused")}
         twice |= dict.fromkeys(refused & {problem.field for problem in errors(rules.check(job))}, values)
