@@ -51,10 +51,10 @@ class Tuning:
     """4-bit loading packs routed experts too: transformers 4 has an nn.Linear for each; transformers 5, whose experts
     are one parameter with three dimensions, leaves them in 16 bits."""
     upcasts_rest: bool = False
-    """What is frozen and not in 4 bits is fp32, and runs under autocast unless `single_precision`. With QLoRA (embedding,
-    norms, output layer) peft's utils/other.py prepare_model_for_kbit_training does this; LLaMA-Factory does not call
-    it. With LoRA it is the whole model, if a program loads it without a data type: transformers before 5 then has
-    fp32."""
+    """What is frozen and not in 4 bits is fp32, and runs under autocast unless `single_precision`. With QLoRA
+    (embedding, norms, output layer) peft's utils/other.py prepare_model_for_kbit_training does this; LLaMA-Factory does
+    not call it. With LoRA it is the whole model, if a program loads it without a data type: transformers before 5 then
+    has fp32."""
 
     @property
     def logits_share(self) -> float:
