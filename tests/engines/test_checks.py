@@ -190,7 +190,7 @@ def test_every_problem_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STRICT_VARIABLE, "1")
     extra = {"learning_rate": 1, "deepspeed": 1, "api_key": "x", "A": 1, "b": "${c}", "max_grad_norm": "x"}
     extra |= {"flash_attn": "x", "max_samplse": 1, "nonsense": 1}
-    environment = {"RANK": "0", "KEY": "x", "A-B": "c"}
+    environment = {"RANK": "0", "API_KEY": "x", "A-B": "c"}
     the_job = ddp(extra=extra, environment=environment, model__path="~/m", training__eval_steps=1)
     problems = check_engine(the_job)
     assert len({problem.code for problem in problems}) == 14

@@ -55,7 +55,7 @@ def test_state_bytes_are_those_of_weights_gradients_and_optimizer():
 
 
 def test_a_row_with_expandable_segments_reserves_no_gaps():
-    run = {"seq": 65536, "fsdp": 8, "zero": 3, "pure_bf16": True, "liger": True}
+    run = {"seq": 65536, "zero": 3, "pure_bf16": True, "liger": True}
     reserved = {**run, "mem_kind": "GiB max_memory_reserved"}
     expandable = gib(**reserved, notes="2026, packing, expandable segments")
     assert expandable == pytest.approx(RESERVED_PER_ALLOCATED * gib(**run))
