@@ -22,7 +22,7 @@ from backend.estimate.time.communication import (
     merged_exchange_seconds,
     ring_seconds,
 )
-from backend.estimate.time.efficiency import FETCH_STARTS, MODULE_START, START_S
+from backend.estimate.time.efficiency import FETCH_STARTS, LOOPED_START, MODULE_START, START_S
 from backend.estimate.time.gemm import UNPACKING, gemm_seconds
 from backend.estimate.time.kernels import LayerKernels, layer_kernels
 from backend.estimate.time.passes import NO_EXTRA, NO_PASS, Extra, Pass, Passes
@@ -200,7 +200,7 @@ def _kernels(layer: LayerKernels, time_context: TimeContext, load: Load) -> Numb
     if layer.attention:
         kernels = kernels + more_kernels(layer, time_context)
     if time_context.run.loops_over_experts:
-        kernels = kernels + layer.loop_kernels
+        kernels = kernels + LOOPED_START * layer.loop_kernels
     return kernels + layer.kernels_expert / load.expert if layer.kernels_expert else kernels
 
 
