@@ -203,7 +203,8 @@ def models(keys: Mapping[str, Any], stage: int = 0, **sizes: int) -> list[torch.
     hf_config.hidden_size, hf_config.torch_dtype = text.hidden_size, torch.bfloat16
     bridged = hf_to_mcore_config(hf_config)
     config = ModelConfig(**{
-        **bridged, **named, "bias_activation_fusion": bridged.get("swiglu", True), "sequence_parallel": tensor > 1, "bf16": True,
+        **bridged, **named, "bias_activation_fusion": bridged.get("swiglu", True),
+        "sequence_parallel": tensor > 1, "bf16": True,
         "params_dtype": torch.bfloat16, "use_cpu_initialization": True, "perform_initialization": False,
         "variable_seq_lengths": False, "moe_token_dispatcher_type": "allgather", "attention_dropout": 0.0,
         "hidden_dropout": 0.0, "gradient_accumulation_fusion": False, "moe_grouped_gemm": False,

@@ -2,9 +2,9 @@
 
     .venv-node/bin/python -m benchmarks.lightning_attention
 
-Needs the node environment (torch, transformers, megatron-core, ms-swift). Runs the model on the CPU (bridge_modules.py).
-flash-linear-attention needs a GPU: a stand-in saves what its FusedRecurrentFunction saves (@07815769467e
-fla/ops/common/fused_recurrent.py). Prints JSON:
+Needs the node environment (torch, transformers, megatron-core, ms-swift). Runs the model on the CPU
+(bridge_modules.py). flash-linear-attention needs a GPU: a stand-in saves what its FusedRecurrentFunction saves
+(@07815769467e fla/ops/common/fused_recurrent.py). Prints JSON:
 
 - "parameters": {"TP PP EP STAGE": parameters of the first rank of the stage};
 - "saved": {"TP": bytes} of the storages that the first layer keeps of TOKENS.

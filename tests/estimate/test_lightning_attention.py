@@ -26,9 +26,12 @@ ROOT = Path(__file__).parents[2]
 MEMORY = TRAITS["swift-megatron"].memory
 LAYERS = model_layers(parse_model(LING_2_5), megatron=True)
 TOKENS = 64
-PARAMETERS: dict[str, int] = {}
+PARAMETERS = {
+    "1 1 1 0": 6281472, "2 1 1 0": 3954944, "2 2 2 0": 1530880, "2 2 2 1": 1637632, "4 2 4 0": 777216,
+    "4 2 4 1": 834816,
+}  # fmt: skip
 """TP, PP, EP and stage -> parameters of a rank, with its experts."""
-SAVED: dict[str, int] = {}
+SAVED = {"1": 754688, "2": 426496, "4": 262400}
 """TP -> bytes"""
 
 

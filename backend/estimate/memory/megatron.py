@@ -4,7 +4,6 @@ The formulas of the schedule and of tensor and sequence parallelism are those of
 2205.05198). megatron_layer.py has the memory of one layer. The results were compared with published B200 runs.
 """
 
-import itertools
 from collections.abc import Hashable
 from functools import partial
 
@@ -12,6 +11,7 @@ from backend.estimate.array_ops import ZERO, Number, choose, larger
 from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memo import Memo
 from backend.estimate.memory.fp8 import fp8_pieces
+from backend.estimate.memory.layer_inputs import LayerInputs, layer_inputs
 from backend.estimate.memory.megatron_adapters import adapter_counts, tower_adapters
 from backend.estimate.memory.megatron_layer import LayerCost, Run, element_bytes, layer_cost, tower_bytes
 from backend.estimate.memory.megatron_workspace import cached_gradients
@@ -40,38 +40,14 @@ from backend.estimate.memory.terms import (
     StageMemory,
     peak_moment,
 )
-from backend.estimate.model.layers import ModelLayers, operators_of
+from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
 from backend.job.memory_traits import MemoryTraits
-from backend.job.model.operators import Attention
 
 SOFTMAX_BYTES = 4
 """Bytes per token and vocabulary entry that a loss keeps for its backward pass: the softmax in fp32 (megatron-core
 0.16.1 tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py)."""
-
-
-@frozen_dataclass
-class LayerInputs:
-    """Bytes for one micro-batch of the layers' own embeddings (Gemma 4), and of the keys that layers share."""
-
-    first: Number
-    """What the first stage keeps."""
-    received: Number
-    """What each later chunk keeps of the tensor that it receives, beside its input."""
-    keys: Number
-    """The same of shared keys and values, if the layers that project them are on earlier stages."""
-    borrowing: tuple[bool, ...]
-    """For each kind of layers, whether it reads keys of an earlier layer."""
-    gradients: Number
-    """What the backward pass of a layer needs."""
-
-    def of_chunk(self, chunk: Chunk) -> Number:
-        """Return what a chunk keeps."""
-        if chunk.first:
-            return self.first
-        borrows = all(self.borrowing[kind] for kind, count in enumerate(chunk.counts) if count)
-        return self.received + self.keys if borrows else self.received
 
 
 @frozen_dataclass
@@ -134,7 +110,7 @@ def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) 
         passed_on=unit if layers.mtp and layers.vision else None,
         tower=tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
         embedding=_embedding_norm(layers, plan, run),
-        layer_inputs=_layer_inputs(layers, plan, run) if layers.layer_inputs else None,
+        layer_inputs=layer_inputs(layers, plan, run) if layers.layer_inputs else None,
     )
 
 
@@ -143,31 +119,6 @@ def _embedding_norm(layers: ModelLayers, plan: Plan, run: Run) -> Number:
     if not layers.bare_embedding_norm or not run.weights_trained:
         return 0.0
     return 4 * layers.output.hidden * plan.tokens * plan.context
-
-
-def _layer_inputs(layers: ModelLayers, plan: Plan, run: Run) -> LayerInputs:
-    """Return what the layers' own embeddings need (mcore-bridge 1.6.5 model/mm_gpts/gemma4.py Gemma4TextGPTModel).
-
-    Every rank norms those of the whole sequence and of all channels, and keeps the channels of its part of TP for the
-    layers. The norm keeps nothing if the weights are frozen. Between stages they come in one tensor with the keys and
-    values that later layers share. With sequence parallelism the chunk reshapes them, which copies them
-    (unpack_pp_input), and the first norm copies its input out of it. Each layer's backward pass makes a gradient of all layers' embeddings, and adds it to their sum.
-    """
-    one = 2 * layers.layer_inputs * plan.tokens / plan.tensor
-    copies = choose(plan.sequence_parallel, choose(plan.tensor > 1, 2, 1), 1)
-    cores = [operators_of(kind, Attention) for kind in layers.kinds]
-    shared = {
-        core.window: 2 * (core.key_dim + core.value_dim) * larger(core.kv_heads / plan.tensor, 1)
-        for core in itertools.chain.from_iterable(cores)
-        if core.borrows_keys
-    }
-    return LayerInputs(
-        first=one * run.trained.language + (one * plan.tensor if run.weights_trained else 0.0),
-        received=copies * one + 2 * layers.output.hidden * plan.tokens * plan.whole_share,
-        keys=copies * plan.tokens * sum(shared.values()),
-        borrowing=tuple([any(core.borrows_keys for core in each) for each in cores]),
-        gradients=2 * one if run.weights_trained else 0.0,
-    )
 
 
 @frozen_dataclass

@@ -56,7 +56,7 @@ def _lightning_core(attention: LightningAttention) -> tuple[Operator, ...]:
     """Return the recurrence, the norm of its output and the gate of mcore-bridge 1.6.5 model/gpts/bailing_hybrid.py
     LinearAttention.
 
-    The recurrence saves queries, keys and values, and in fp32 its output and the decay of every head (flash-linear-
+    The recurrence saves queries, keys and values, the decay of every head, and its output in fp32 (flash-linear-
     attention @07815769467e fla/ops/common/fused_recurrent.py FusedRecurrentFunction). Every TP rank gathers the whole
     output and norms it in fp32. The gate saves the normed output and the sigmoid, and the next projection the product.
     benchmarks/lightning_attention.py counted the sum on the real module.
@@ -76,7 +76,7 @@ def _lightning_core(attention: LightningAttention) -> tuple[Operator, ...]:
             parameters=0,
             # The decay, the outer product of key and value, its addition, and the product with the query.
             flops=5 * width * d,
-            saved_bytes=2 * 3 * width + 4 * width + 4 * heads,
+            saved_bytes=2 * 3 * width + 4 * width + 2 * heads,
             # It writes an fp32 output for every 64 channels of keys, and adds them up.
             moved_bytes=2 * 3 * width + 4 * width * (2 * -(-d // 64) + 1) + 2 * width,
             kernels=3,

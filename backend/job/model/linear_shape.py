@@ -9,6 +9,8 @@ class LightningAttention:
 
     heads: int
     head_dim: int
+    key_heads: int
+    """num_key_value_heads of config.json. The model's own code has as many keys as queries, and does not read it."""
     normed: bool
     """Whether queries and keys have norms."""
 

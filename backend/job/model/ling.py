@@ -51,7 +51,9 @@ def hybrid_mixer(config: Config, name: str) -> GatedDeltaNet | LightningAttentio
     heads, head_dim = config.size("num_attention_heads"), config.size("head_dim")
     if _is_third(config):
         return kimi_delta(heads, head_dim, config.size("short_conv_kernel_size"))
-    return LightningAttention(heads=heads, head_dim=head_dim, normed=config.flag("use_qk_norm", True))
+    key_heads = config.size("num_key_value_heads", default=heads)
+    normed = config.flag("use_qk_norm", True)
+    return LightningAttention(heads=heads, head_dim=head_dim, key_heads=key_heads, normed=normed)
 
 
 def hybrid_layer(config: Config, layer: LayerShape, _index: int, _layers: int) -> LayerShape:

@@ -3,7 +3,7 @@
 from backend.job.job import Job
 from backend.job.megatron_model_types import SWIFT_DEV_MEGATRON
 from backend.job.model import ModelShape
-from backend.job.model.linear_shape import GatedDeltaNet
+from backend.job.model.linear_shape import GatedDeltaNet, LightningAttention
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules import scopes
@@ -76,6 +76,17 @@ def lightning_attention_has_whole_sequences(job: Job, shape: ModelShape, gpu: Gp
         return None
     return problem("lightning_with_context", "parallel.context", model_type=shape.model_type,
                    context=job.parallel.context, edit={"parallel.context": 1})  # fmt: skip
+
+
+@rule(scopes.swift_megatron)
+def lightning_attention_has_as_many_keys(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore-bridge 1.6.5 model/gpts/bailing_moe.py _set_qkv cuts the joined weight by num_key_value_heads. That of
+    linear attention has as many keys as queries (inclusionAI/Ring-V2.5 models/modeling_bailing_moe_v2_5.py)."""
+    nets = [kind.attention for kind in shape.kinds if isinstance(kind.attention, LightningAttention)]
+    if not any(net.key_heads != net.heads for net in nets):
+        return None
+    return problem("lightning_key_heads", "engine", "warning", model_type=shape.model_type,
+                   edit={"engine": sibling(job.traits, "zero3")})  # fmt: skip
 
 
 @rule(scopes.swift_megatron)

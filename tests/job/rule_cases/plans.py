@@ -99,6 +99,7 @@ CASES = [
     *((LING, {"engine": engine, "extra": {"trust_remote_code": True}}, "experts_under_autocast")
       for engine in ("llamafactory-ddp", "swift-ddp")),
     (LING_2_5, {"engine": "swift-megatron", "parallel.context": 2}, "lightning_with_context"),
+    (LING_2_5, {"engine": "swift-megatron"}, "lightning_key_heads"),
     (DENSE, {"engine": "llamafactory-zero2-offload", "training.gradient_accumulation_steps": 3},
      "offload_needs_new_deepspeed"),
     (MOE, {"parallel.expert": 2, "training.dataset": "d"}, "padded_to_cutoff"),
