@@ -83,6 +83,9 @@ NAMED_TARGETS = {
     **dict.fromkeys(ALTUP, TARGETS),
 }
 """The modules that get adapters if peft refuses those of `lora_target: all`: what the rules propose."""
+MADE_AS_LOADED = ("mup_vector",)
+"""Buffers that a class makes in the data type in which the weights are loaded (transformers 5.6 modeling_falcon_h1.py
+compute_mup_vector)."""
 IMAGE, START = 4095, 4094
 GRID = 16
 """Patches along an edge of the one image in each sequence."""
@@ -337,6 +340,9 @@ def _to_16_bits(model: Any) -> None:
     for name, weight in model.named_parameters():
         if not any(f".{part}." in f".{name}." for part in kept):
             weight.data = weight.data.to(torch.bfloat16)
+    for name, buffer in model.named_buffers():
+        if name.rpartition(".")[2] in MADE_AS_LOADED:
+            buffer.data = buffer.data.to(torch.bfloat16)
 
 
 def _checkpoint(model: Any, case: Case) -> None:
