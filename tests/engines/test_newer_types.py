@@ -1,9 +1,6 @@
 """Types that the node's transformers does not have, built by the transformers of requirements/newer.in."""
 
-import json
-import subprocess
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -16,6 +13,7 @@ from backend.job.model.patch_gradients import WITH_PATCH_GRADIENTS
 from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from benchmarks.small_models import NEWER_MODELS
+from tests.estimate.printed import printed_by
 from tests.nodes import needs_node_environment
 from tools.programs import NEWER_PYTHON
 from tools.write_models import read_newer_types
@@ -24,10 +22,7 @@ needs_newer = pytest.mark.skipif(not NEWER_PYTHON.exists(), reason="no later tra
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, needs_node_environment, needs_newer]
 
 
-def printed(*arguments: str) -> Any:
-    command = [NEWER_PYTHON, "-W", "ignore", "-m", *arguments]
-    result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
-    return json.loads(result.stdout.splitlines()[-1])
+printed = partial(printed_by, python=NEWER_PYTHON)
 
 
 def test_newer_types_have_as_many_parameters_as_transformers_builds() -> None:

@@ -2,10 +2,7 @@
 
 benchmarks/lightning_attention.py counted the figures on the modules of mcore-bridge 1.6.5 with megatron-core 0.16.1."""
 
-import json
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +17,9 @@ from backend.job.problems import ProblemsError
 from backend.job.traits import TRAITS
 from benchmarks.small_models import LING_2_5
 from tests.estimate.cases import job
-from tools.programs import NODE_PYTHON, swift_python
+from tests.estimate.printed import printed_by
+from tools.programs import swift_python
 
-ROOT = Path(__file__).parents[2]
 MEMORY = TRAITS["swift-megatron"].memory
 LAYERS = model_layers(parse_model(LING_2_5), megatron=True)
 TOKENS = 64
@@ -60,7 +57,5 @@ def test_only_megatron_has_an_estimate():
 @pytest.mark.engines
 @pytest.mark.skipif(swift_python() is None, reason="needs ms-swift")
 def test_the_real_model_still_has_these_figures():
-    command = [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.lightning_attention"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {"parameters": PARAMETERS, "saved": SAVED}
+    printed = printed_by("benchmarks.lightning_attention")
+    assert printed == {"parameters": PARAMETERS, "saved": SAVED}

@@ -3,11 +3,6 @@
 The modules run in the node environment, because an upgrade of transformers or PEFT may change them.
 """
 
-import json
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from backend.estimate.time.adapter_run import PLAIN, UPCAST
@@ -21,20 +16,14 @@ from backend.estimate.time.operator_kernels import (
     SPARSE_MOVED,
     SPARSE_STARTED,
 )
+from tests.estimate.printed import printed_by
 from tests.nodes import needs_node_environment
-from tools.programs import NODE_PYTHON
 
-ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, needs_node_environment]
 
 
 def test_norms_adapters_and_experts_do_what_the_real_modules_do():
-    done = subprocess.run(
-        [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.moved_bytes"],
-        capture_output=True, text=True, cwd=ROOT, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    real = json.loads(done.stdout.splitlines()[-1])
+    real = printed_by("benchmarks.moved_bytes")
     assert real["rms_norm"] == pytest.approx(RMS_NORM_MOVED, rel=0.05)
     assert real["rms_norm_started"] == list(RMS_NORM_STARTED)
     assert real["rope_started"] == list(ROPE_STARTED)

@@ -1,9 +1,5 @@
 """Layers for multi-token prediction are in every figure, and only where an engine trains them."""
 
-import json
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from app.text import render_problem
@@ -22,10 +18,9 @@ from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.rules import check
 from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import job
+from tests.estimate.printed import printed_by
 from tests.nodes import needs_node_environment
-from tools.programs import NODE_PYTHON
 
-ROOT = Path(__file__).parents[2]
 MTP = {"extra": {"mtp_num_layers": 1}}
 SPLIT = {"parallel.pipeline": 4, "parallel.tensor": 2, "parallel.expert": 8}
 SWIFT = {"engine": "swift-megatron", "model.preset": "glm-4.5-air", **SPLIT}
@@ -127,14 +122,12 @@ def test_the_fix_for_weights_that_do_not_load_depends_on_the_model(preset, sever
 @pytest.mark.engines
 @needs_node_environment
 def test_real_layers_save_and_compute_what_the_formula_says():
-    command = [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.mtp_saved"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    printed = printed_by("benchmarks.mtp_saved")
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = {"model_type": "llama", "vocab_size": 1024, **sizes}
     layers = model_layers(parse_model(config), mtp=1)
     decoder, predictor = map(fused_bytes, layers.kinds)
-    for row in json.loads(done.stdout.splitlines()[-1]):
+    for row in printed:
         share = 1 / row["tensor"] if row["sequence_parallel"] else 1.0
         per_token = (predictor.whole - decoder.whole) * share + predictor.gathered * (1 - share)
         per_token += SOFTMAX_BYTES * 1024 / row["tensor"]

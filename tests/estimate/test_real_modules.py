@@ -5,9 +5,6 @@ counts that were made so once (test_parameters.py), and cannot see that an upgra
 """
 
 import json
-import os
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -26,11 +23,10 @@ from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 from benchmarks.small_models import SMALL_MODELS
 from tests.estimate.cases import DEEPSEEK_V32, GLM_5
+from tests.estimate.printed import printed_by
 from tests.nodes import needs_node_environment
-from tools.programs import NODE_PYTHON
 from tools.write_models import read_data, read_own_code
 
-ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, needs_node_environment]
 
 QWEN2 = {
@@ -104,23 +100,15 @@ WITH_MTP = [
 ]
 
 
-def real(module, *arguments, case=""):
-    command = [str(NODE_PYTHON), "-W", "ignore", "-m", module, *arguments]
-    done = subprocess.run(
-        command, input=case, capture_output=True, text=True, cwd=ROOT, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def test_every_rank_holds_what_megatron_core_builds_in_49_plans_of_14_models():
     sizes_and_mtp = [*((*case, 0) for case in CASES), *WITH_MTP]
     cases = [
         {"model": model, "world": 32, **dict(zip((*SIZES, "mtp"), sizes, strict=True))}
         for model, *sizes in sizes_and_mtp
     ]
-    for case, built in zip(cases, real("benchmarks.real_modules", "megatron", case=json.dumps(cases)), strict=True):
+    for case, built in zip(
+        cases, printed_by("benchmarks.real_modules", "megatron", case=json.dumps(cases)), strict=True
+    ):
         model = case["model"]
         shape = parse_model(models()[model].hf_config if isinstance(model, str) else model)
         layers = model_layers(shape, megatron=True, mtp=case["mtp"])
@@ -138,7 +126,7 @@ def test_every_preset_has_as_many_parameters_as_its_hugging_face_class():
         # tests/engines/test_newer_types.py compares the others.
         if preset.hf_config["model_type"] not in {*NEWER, *NEWER_TOWERS}
     }
-    assert counted == real("benchmarks.real_modules", "hugging-face")
+    assert counted == printed_by("benchmarks.real_modules", "hugging-face")
 
 
 def test_every_linear_module_has_an_adapter_but_in_types_that_all_does_not_suit():
@@ -149,20 +137,20 @@ def test_every_linear_module_has_an_adapter_but_in_types_that_all_does_not_suit(
         name: adapter_parameters(model_layers(parse_model(keys)), 8, "all", Trained())
         for name, keys in SMALL_MODELS.items()
     }
-    built = real("benchmarks.real_modules", "adapters")
+    built = printed_by("benchmarks.real_modules", "adapters")
     differ = {name for name, count in built.items() if counted[name] != count}
     assert differ == {"gpt2", "gpt_neox", "gemma3n_text"}
     assert built["gpt_neox"] - counted["gpt_neox"] == 8 * (256 + 512)
 
 
 def test_transformers_lets_gradients_flow_to_the_patches_of_the_types_that_are_listed():
-    assert real("benchmarks.real_modules", "patches-need-gradients") == [
+    assert printed_by("benchmarks.real_modules", "patches-need-gradients") == [
         name for name in TOWERS if name in WITH_PATCH_GRADIENTS and name not in {*NEWER_TOWERS, *OWN_TOWERS}
     ]
 
 
 def test_every_type_that_config_json_describes_has_as_many_parameters_as_transformers_builds():
-    outcomes = real("benchmarks.families", "--json")
+    outcomes = printed_by("benchmarks.families", "--json")
     by_status = {status: {name for name, each in outcomes.items() if each["status"] == status}
                  for status in ("exact", "wrong", "not_built")}  # fmt: skip
     assert by_status["wrong"] == set()

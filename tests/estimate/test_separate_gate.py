@@ -2,10 +2,7 @@
 
 benchmarks/separate_gate.py counted the figures on the module of mcore-bridge 1.6.5 with megatron-core 0.16.1."""
 
-import json
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -24,9 +21,9 @@ from backend.job.model.operators import Norm
 from backend.job.traits import TRAITS
 from benchmarks.small_models import TOWER_MODELS
 from tests.estimate.cases import job
-from tools.programs import NODE_PYTHON, swift_python
+from tests.estimate.printed import printed_by
+from tools.programs import swift_python
 
-ROOT = Path(__file__).parents[2]
 HIDDEN, WIDTH = 256, 32
 SAVED = {(8, 2, 1, 128): 1052672, (8, 2, 2, 128): 526336, (8, 4, 2, 256): 1118208, (4, 4, 1, 256): 1708032}
 """(heads, heads of keys, TP, tokens of a sequence): bytes"""
@@ -66,8 +63,5 @@ def test_megatron_has_an_estimate_of_muse_glimmer():
 @pytest.mark.engines
 @pytest.mark.skipif(swift_python() is None, reason="needs ms-swift")
 def test_the_real_module_still_saves_these_bytes():
-    command = [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.separate_gate"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    counted = json.loads(done.stdout.splitlines()[-1])
-    assert counted == {" ".join(map(str, case)): size for case, size in SAVED.items()}
+    printed = printed_by("benchmarks.separate_gate")
+    assert printed == {" ".join(map(str, case)): size for case, size in SAVED.items()}

@@ -4,13 +4,8 @@ Cheaper tests (test_hugging_face.py) have stored counts. They cannot detect that
 saves other tensors.
 """
 
-import json
-import os
 import statistics
-import subprocess
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,19 +24,10 @@ from backend.job.presets import gpus, resolve_model
 from backend.job.traits import TRAITS
 from benchmarks.small_models import SEEING, SMALL_MODELS
 from tests.estimate.cases import job
+from tests.estimate.printed import printed_by
 from tests.nodes import needs_node_environment
-from tools.programs import NODE_PYTHON
 
-ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, needs_node_environment]
-
-
-def _printed_by(module: str, *arguments: str) -> dict[str, Any]:
-    command = [NODE_PYTHON, "-W", "ignore", "-m", module, *arguments]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True, check=True)
-    printed: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
-    return printed
 
 
 STATE_SPACES = {"bamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h"}
@@ -53,7 +39,7 @@ NO_CHECKPOINTS = ("nemotron_h",)
     ("model", "cases"), [("qwen3_moe", 2), ("llama", 6), ("qwen3", 6), ("qwen3_vl", 3), ("mllama", 6)]
 )
 def test_the_peak_of_a_small_model_is_within_five_percent_of_torchs_tracker(model: str, cases: int) -> None:
-    peaks = _printed_by("benchmarks.step_peak", "--model", model, "--json")
+    peaks = printed_by("benchmarks.step_peak", "--model", model, "--json")
     assert len(peaks) == cases
     off = {case: ours / torchs - 1 for case, (torchs, ours) in peaks.items()}
     assert {case: error for case, error in off.items() if abs(error) > 0.05} == {}
@@ -62,7 +48,7 @@ def test_the_peak_of_a_small_model_is_within_five_percent_of_torchs_tracker(mode
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("options", [(), ("--lora",)])
 def test_the_peaks_of_small_models_of_25_families_are_within_ten_percent(options: tuple[str, ...]) -> None:
-    peaks = _printed_by("benchmarks.step_peak", "--families", *options, "--json")
+    peaks = printed_by("benchmarks.step_peak", "--families", *options, "--json")
     assert len(SMALL_MODELS) >= 25
     assert len(peaks) == 2 * len(SMALL_MODELS) - len(NO_CHECKPOINTS)
     errors = {case: ours / torchs - 1 for case, (torchs, ours) in peaks.items()}
@@ -73,14 +59,14 @@ def test_the_peaks_of_small_models_of_25_families_are_within_ten_percent(options
 @pytest.mark.parametrize("options", [(), ("--lora",)])
 def test_the_peak_with_a_large_vocabulary_is_within_two_percent(options: tuple[str, ...]) -> None:
     names = ("llama", "gemma2")
-    peaks = _printed_by("benchmarks.step_peak", "--families", *names, *options, "--vocabulary", "16384", "--json")
+    peaks = printed_by("benchmarks.step_peak", "--families", *names, *options, "--vocabulary", "16384", "--json")
     errors = {case: ours / torchs - 1 for case, (torchs, ours) in peaks.items()}
     assert len(errors) == 2 * len(names)
     assert {case: error for case, error in errors.items() if abs(error) > 0.02} == {}
 
 
 def test_the_forward_operations_of_small_models_are_those_that_torch_counts() -> None:
-    counted = _printed_by("benchmarks.flops_counted", "--json")
+    counted = printed_by("benchmarks.flops_counted", "--json")
     assert counted.keys() == SMALL_MODELS.keys() | SEEING.keys()
     errors = {name: ours / torchs - 1 for name, (torchs, ours) in counted.items()}
     # For the counter the scan of a state space is no product.
@@ -89,13 +75,13 @@ def test_the_forward_operations_of_small_models_are_those_that_torch_counts() ->
 
 
 def test_fsdp_1_alone_keeps_each_layers_input_and_its_gradient_and_where_checkpoints_are_reentrant_alone() -> None:
-    alive = _printed_by("benchmarks.kept_inputs")
+    alive = printed_by("benchmarks.kept_inputs")
     assert alive.pop("FSDP 1, reentrant") >= 2 * 8
     assert max(alive.values()) <= 4
 
 
 def test_fsdp_2_keeps_whole_gradients_while_accelerates_no_sync_is_on_and_needs_four_units_more() -> None:
-    counted = _printed_by("benchmarks.fsdp_step")
+    counted = printed_by("benchmarks.fsdp_step")
     fsdp = job(engine="llamafactory-fsdp")
     traits = memory_traits(fsdp, resolve_model(fsdp.model), gpus()["h100-80g"])
     each_batch = replace(traits, accumulates_whole=False)
@@ -115,13 +101,13 @@ def _units(memory: MemoryTraits) -> float:
 
 
 def test_the_loss_leaves_a_gap_in_reserved_memory_that_holds_no_other_tensor() -> None:
-    gaps = _printed_by("benchmarks.reserved_gap", "--tokens", "256", "--json")
+    gaps = printed_by("benchmarks.reserved_gap", "--tokens", "256", "--json")
     assert len(gaps) == 4
     assert {name: gap for name, gap in gaps.items() if not LOGITS_GAP <= gap <= 2 * LOGITS_GAP} == {}
 
 
 def test_dpos_log_probabilities_hold_what_torchs_allocator_hands_out_for_them() -> None:
-    printed_by = _printed_by("benchmarks.pair_logits")
+    printed = printed_by("benchmarks.pair_logits")
     memory = TRAITS["llamafactory-zero3"].memory
     assert memory is not None
     of_kto = job(engine="llamafactory-zero3", training__stage="kto")
@@ -129,4 +115,4 @@ def test_dpos_log_probabilities_hold_what_torchs_allocator_hands_out_for_them() 
     ours = {"forward": memory.pairs_forward_bytes, "kept": memory.pairs_kept_bytes}
     ours |= {"reference": memory.pairs_forward_bytes, "backward": memory.logits_backward_bytes}
     ours |= {"kto": kto.pairs_forward_bytes + kto.pairs_kept_bytes}
-    assert printed_by == pytest.approx(ours, rel=0.01)
+    assert printed == pytest.approx(ours, rel=0.01)
